@@ -1,0 +1,36 @@
+# Two commands: `make demo` and `make test`. Both set up their own virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo    draw who sees whom, time long-short against full attention on this machine"
+	@echo "make test    lint, import contracts, type check, tests"
+	@echo "make bench   speed on this machine, as ratios to full attention"
+	@echo "make clean   remove the virtual environment and what the commands wrote"
+
+demo: $(READY)
+	$(BIN)/longshort demo
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/longshort bench attention
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) out

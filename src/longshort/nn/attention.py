@@ -1,0 +1,224 @@
+"""Long-short attention over a sequence and over a grid.
+
+B batch, N tokens, C width, H heads, D head width, R rank, G global tokens.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from longshort.geometry import Segments, Tiles
+from longshort.nn.norm import DualLN
+from longshort.ops import Implementation, dynamic_projection, long_short_attention
+from longshort.ops.check import check_mask
+
+
+class Projections(nn.Module):
+    """What every long-short layer has: the projections to queries, keys, values, row logits and output, and DualLN."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        rank: int,
+        bias: bool,
+        dropout: float,
+        dual_norm: bool,
+        eps: float,
+        impl: Implementation,
+    ) -> None:
+        super().__init__()
+        if width < 1 or heads < 1 or width % heads:
+            raise ValueError(f"width {width} is not divisible by heads {heads}")
+        if rank < 0:
+            raise ValueError(f"rank must not be negative, got {rank}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        self.width, self.heads, self.rank, self.dropout, self.impl = width, heads, rank, dropout, impl
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=bias) for _ in range(4))
+        with warnings.catch_warnings():  # rank 0 makes an empty W_P, which PyTorch warns of initialising
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+            self.rows = nn.Linear(width, heads * rank)  # has its bias even where the others have none
+        self.norm = DualLN(width, enabled=dual_norm, eps=eps)
+
+    def split(self, x: Tensor) -> Tensor:
+        return rearrange(x, "b n (h d) -> b h n d", h=self.heads)
+
+    def merge(self, x: Tensor) -> Tensor:
+        return rearrange(x, "b h n d -> b n (h d)")
+
+    def normalise_rows(self, rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """LN_G over all heads together."""
+        k, v = (self.split(self.norm.global_(self.merge(t))) for t in rows)
+        return k, v
+
+    @property
+    def attention_dropout(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def check_input(self, x: Tensor) -> None:
+        if x.dim() != 3 or x.shape[2] != self.width or x.shape[1] < 1:
+            raise ValueError(f"x must be [batch, at least 1 token, width {self.width}], got {tuple(x.shape)}")
+        weight = self.query.weight
+        if x.device != weight.device:
+            raise ValueError(f"x is on {x.device} but the layer is on {weight.device}")
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"x is {x.dtype} but the layer is {weight.dtype}; convert one of them or use autocast")
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, heads={self.heads}, rank={self.rank}, dropout={self.dropout}"
+
+
+class LongShortAttention(Projections):
+    """Bidirectional attention over a sequence of any length, linear in it.
+
+    Each token sees its home segment of `window` tokens, half a window on either side, `rank` rows distilled from the
+    whole sequence, and the `global_tokens` first tokens of x. A global token sees all tokens.
+
+        attention = LongShortAttention(width=256, heads=8, window=64, rank=32)
+        y = attention(x, mask)      # x: [B, N, 256]; mask: [B, N] bool, True on real tokens
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        window: int,
+        rank: int,
+        bias: bool = True,
+        dropout: float = 0.0,
+        global_tokens: int = 0,
+        dual_norm: bool = True,
+        eps: float = 1e-5,
+        impl: Implementation = "auto",
+    ) -> None:
+        super().__init__(width, heads, rank=rank, bias=bias, dropout=dropout, dual_norm=dual_norm, eps=eps, impl=impl)
+        self.geometry = Segments(window)
+        self.global_tokens = _checked(window, rank, global_tokens)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return attend(self, x, mask, self.geometry, self.global_tokens)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, window={self.geometry.window}, global_tokens={self.global_tokens}"
+
+
+class GridLongShortAttention(Projections):
+    """Attention over the tokens of an image of any height and width, row by row; linear in their number.
+
+    Each token sees its home group of window × window tokens grown by half a window on all sides, `rank` rows distilled
+    from the whole image, and the `global_tokens` first tokens of x. With `relative_bias`, a bias per head and offset is
+    learned for local scores.
+
+        attention = GridLongShortAttention(width=96, heads=3, window=7, rank=8)
+        y = attention(x, size=(56, 40))      # x: [B, 56 · 40, 96]
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        window: int,
+        rank: int,
+        bias: bool = True,
+        relative_bias: bool = False,
+        dropout: float = 0.0,
+        global_tokens: int = 0,
+        dual_norm: bool = True,
+        eps: float = 1e-5,
+        impl: Implementation = "auto",
+    ) -> None:
+        super().__init__(width, heads, rank=rank, bias=bias, dropout=dropout, dual_norm=dual_norm, eps=eps, impl=impl)
+        self.window = window
+        self.global_tokens = _checked(window, rank, global_tokens)
+        offsets = Tiles(window, 1, 1).offsets
+        if relative_bias and not offsets:
+            raise ValueError("relative_bias is for local scores, but window is 0")
+        self.relative_bias = nn.Parameter(torch.zeros(heads, offsets, offsets)) if relative_bias else None
+
+    def forward(self, x: Tensor, size: tuple[int, int], mask: Tensor | None = None) -> Tensor:
+        height, width = size
+        if x.dim() == 3 and x.shape[1] != self.global_tokens + height * width:
+            raise ValueError(
+                f"size ({height}, {width}) and {self.global_tokens} global tokens make "
+                f"{self.global_tokens + height * width} tokens, but x has {x.shape[1]}"
+            )
+        return attend(self, x, mask, Tiles(self.window, height, width), self.global_tokens, self.relative_bias)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, window={self.window}, global_tokens={self.global_tokens}"
+
+
+def attend(
+    layer: Projections,
+    x: Tensor,
+    mask: Tensor | None,
+    geometry: Segments | Tiles,
+    global_tokens: int,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """The layer that sequences and grids share. x: [B, G + N, C], global tokens first."""
+    layer.check_input(x)
+    check_mask("mask", mask, x, x.shape[1])
+    if x.shape[1] <= global_tokens:
+        raise ValueError(f"x has {x.shape[1]} tokens, of which {global_tokens} are global: none is left")
+    if mask is not None:
+        x = x.masked_fill(~mask[..., None], 0.0)  # whatever stands in the padding, NaN included, reaches no one
+    q = layer.split(layer.query(x))  # [B, H, G + N, D]
+    k, v = (layer.split(layer.norm.local(p(x))) for p in (layer.key, layer.value))
+    (q_first, q), (k_first, k), (v_first, v) = (cut(t, global_tokens, 2) for t in (q, k, v))
+    mask_first, mask_rest = (None, None) if mask is None else cut(mask, global_tokens, 1)
+    _, rest = cut(x, global_tokens, 1)
+
+    rows = dynamic_projection(layer.rows(rest).to(k.dtype), k, v, mask=mask_rest)
+    k_rows, v_rows = layer.normalise_rows(rows)
+    y = long_short_attention(
+        q,
+        k,
+        v,
+        torch.cat([k_first, k_rows], dim=2),
+        torch.cat([v_first, v_rows], dim=2),
+        geometry=geometry,
+        mask=mask_rest,
+        mask_global=None if mask_first is None else nn.functional.pad(mask_first, (0, layer.rank), value=True),
+        bias=None if bias is None else bias.to(q.dtype),
+        dropout=layer.attention_dropout,
+        impl=layer.impl,
+    )
+    if global_tokens:  # they see each other and, as keys and values both, what the other tokens came to
+        first = long_short_attention(
+            q_first,
+            k_first,
+            v_first,
+            torch.cat([k_first, y], dim=2),
+            torch.cat([v_first, y], dim=2),
+            geometry=Segments(0),
+            mask=mask_first,
+            mask_global=mask,
+            dropout=layer.attention_dropout,
+            impl=layer.impl,
+        )
+        y = torch.cat([first, y], dim=2)
+    return layer.out(layer.merge(y))
+
+
+def cut(t: Tensor, at: int, dim: int) -> tuple[Tensor, Tensor]:
+    if at == 0:  # cutting off nothing would copy the gradient
+        return t.detach().narrow(dim, 0, 0), t
+    first, rest = t.split([at, t.shape[dim] - at], dim=dim)
+    return first, rest
+
+
+def _checked(window: int, rank: int, global_tokens: int) -> int:
+    if window == 0 and rank == 0:
+        raise ValueError("window and rank are both 0: nothing to attend to")
+    if global_tokens < 0:
+        raise ValueError(f"global_tokens must not be negative, got {global_tokens}")
+    return global_tokens

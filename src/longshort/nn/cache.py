@@ -1,0 +1,50 @@
+"""What a causal layer carries from one block of a text to the next.
+
+B batch, H heads, W local tokens kept, S·R rows, P tokens of the unfinished segment, D head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CausalCache:
+    k: Tensor  # [B, H, W, D], normalised keys of the last tokens
+    v: Tensor  # [B, H, W, D]
+    k_global: Tensor  # [B, H, S·R, D], normalised rows of the finished segments
+    v_global: Tensor  # [B, H, S·R, D]
+    logits: Tensor  # [B, P, H·R], projection logits of the tokens of the unfinished segment
+    length: int  # tokens of the text so far, those no longer kept included
+
+    @property
+    def batch(self) -> int:
+        return self.k.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self._tensors().values())
+
+    def detach(self) -> CausalCache:
+        """The same without a gradient."""
+        return self._map(lambda t: t.detach())
+
+    def to(self, *args: Any, **kwargs: Any) -> CausalCache:
+        """On another device or in another dtype, as Tensor.to."""
+        return self._map(lambda t: t.to(*args, **kwargs))
+
+    def reorder(self, index: Tensor) -> CausalCache:
+        """Sequence i of the new batch continues sequence index[i] of this one, as beam search needs."""
+        if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"index must be one axis of integers, got {index.dtype} of shape {tuple(index.shape)}")
+        return self._map(lambda t: t.index_select(0, index))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "length"}
+
+    def _map(self, f: Any) -> CausalCache:
+        return replace(self, **{name: f(t) for name, t in self._tensors().items()})

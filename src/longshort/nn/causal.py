@@ -1,0 +1,133 @@
+"""Long-short attention over a text that is read from left to right, in one pass, in blocks or token by token.
+
+B batch, N tokens, C width, H heads, D head width, R rank.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from longshort.geometry import Causal
+from longshort.nn.attention import Projections
+from longshort.nn.cache import CausalCache
+from longshort.nn.positions import TransformerXLPositions
+from longshort.ops import Implementation, dynamic_projection, long_short_attention
+
+
+class CausalLongShortAttention(Projections):
+    """Causal attention: each token sees a window of its past and `rank` rows of every segment finished before its own.
+
+        attention = CausalLongShortAttention(width=512, heads=8, window=512, segment=16, rank=1)
+        y, cache = attention(x)                 # x: [B, N, 512]
+        y, cache = attention(more, cache)       # the same as one pass over both
+
+    The cache carries no gradient. It grows by `rank` rows a segment; `memory` bounds it to the rows of the last
+    `memory` tokens. Without that bound the work for n tokens is O(n² · rank / segment), not linear.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        window: int,
+        segment: int,
+        rank: int,
+        kind: Literal["sliding", "segment"] = "sliding",
+        positions: bool = True,
+        bias: bool = False,
+        dropout: float = 0.0,
+        memory: int | None = None,
+        dual_norm: bool = True,
+        eps: float = 1e-5,
+        impl: Implementation = "auto",
+    ) -> None:
+        super().__init__(width, heads, rank=rank, bias=bias, dropout=dropout, dual_norm=dual_norm, eps=eps, impl=impl)
+        self.geometry = Causal(window, segment, rank, kind)
+        if memory is not None and memory < 0:
+            raise ValueError(f"memory must not be negative, got {memory}")
+        self.memory = memory
+        self.positions = TransformerXLPositions(width, heads) if positions else None
+
+    def forward(self, x: Tensor, cache: CausalCache | None = None) -> tuple[Tensor, CausalCache]:
+        self.check_input(x)
+        q = self.split(self.query(x))  # [B, H, N, D]
+        k, v = (self.split(self.norm.local(p(x))) for p in (self.key, self.value))
+        logits = self.rows(x).to(k.dtype)  # [B, N, H·R]
+        start = 0
+        if cache is not None:
+            self.check_cache(x, cache)
+            cache = cache.detach().to(k.dtype)
+            start = cache.length
+            k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
+            logits = torch.cat([cache.logits, logits], dim=1)
+
+        # Segments finished in this block: the tokens of the unfinished one, here or in the cache, are the last ones.
+        open_tokens = logits.shape[1]
+        rows = dynamic_projection(logits, k[:, :, -open_tokens:], v[:, :, -open_tokens:], segment=self.geometry.segment)
+        k_global, v_global = self.normalise_rows(rows)
+        if cache is not None:
+            k_global = torch.cat([cache.k_global, k_global], dim=2)
+            v_global = torch.cat([cache.v_global, v_global], dim=2)
+
+        positions = None
+        if self.positions is not None:
+            positions = self.positions(self.geometry.span, k_global.shape[2], q.dtype)
+        y = long_short_attention(
+            q,
+            k,
+            v,
+            k_global,
+            v_global,
+            geometry=self.geometry,
+            positions=positions,
+            dropout=self.attention_dropout,
+            start=start,
+            impl=self.impl,
+        )
+        return self.out(self.merge(y)), self.remember(k, v, k_global, v_global, logits, start + x.shape[1])
+
+    def remember(
+        self, k: Tensor, v: Tensor, k_global: Tensor, v_global: Tensor, logits: Tensor, length: int
+    ) -> CausalCache:
+        """The cache after `length` tokens: all a later block can see, but for rows older than `memory`."""
+        unfinished = length % self.geometry.segment
+        tokens = max(self.geometry.window, self.geometry.span - 1, self.geometry.segment - 1)
+        rows = k_global.shape[2]
+        if self.memory is not None:
+            rows = min(rows, self.memory // self.geometry.segment * self.rank)
+        last = k_global.shape[2] - rows
+        return CausalCache(
+            k=_last(k, tokens),
+            v=_last(v, tokens),
+            k_global=k_global[:, :, last:],
+            v_global=v_global[:, :, last:],
+            logits=logits[:, logits.shape[1] - unfinished :],
+            length=length,
+        ).detach()
+
+    def check_cache(self, x: Tensor, cache: CausalCache) -> None:
+        if cache.batch != x.shape[0]:
+            raise ValueError(
+                f"cache is of batch {cache.batch} but x is of batch {x.shape[0]}; "
+                "a cache continues its own sequences (cache.reorder repeats or drops some)"
+            )
+        heads, width = cache.k.shape[1], cache.k.shape[3]
+        if (heads, width) != (self.heads, self.width // self.heads) or cache.logits.shape[2] != self.heads * self.rank:
+            raise ValueError(
+                f"cache is of another layer: {heads} heads of width {width} and {cache.logits.shape[2]} row logits, "
+                f"expected {self.heads} heads of width {self.width // self.heads} and {self.heads * self.rank}"
+            )
+        if cache.k.device != x.device:
+            raise ValueError(f"cache is on {cache.k.device} but x is on {x.device}")
+
+    def extra_repr(self) -> str:
+        g = self.geometry
+        return f"{super().extra_repr()}, window={g.window}, segment={g.segment}, kind={g.kind!r}, memory={self.memory}"
+
+
+def _last(t: Tensor, tokens: int) -> Tensor:
+    return t[:, :, max(t.shape[2] - tokens, 0) :]

@@ -1,0 +1,86 @@
+"""The operation, and the one door to it: checks the input, chooses the implementation.
+
+B batch, H heads, N queries, M keys, R rows, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from longshort.geometry import Geometry
+from longshort.ops.check import check_attention, check_mask
+from longshort.ops.chunked import chunked
+from longshort.ops.positions import RelativePositions
+from longshort.ops.projection import dynamic_projection
+from longshort.ops.reference import reference
+
+__all__ = ["Implementation", "RelativePositions", "dynamic_projection", "long_short_attention"]
+
+Implementation = Literal["auto", "reference", "chunked"]
+IMPLEMENTATIONS = {"reference": reference, "chunked": chunked}
+FEW = 16  # for this many queries the dense form does no more work than a block of the chunked one
+
+
+def long_short_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_global: Tensor,
+    v_global: Tensor,
+    *,
+    geometry: Geometry,
+    mask: Tensor | None = None,
+    mask_global: Tensor | None = None,
+    positions: RelativePositions | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    start: int = 0,
+    scale: float | None = None,
+    impl: Implementation = "auto",
+) -> Tensor:
+    """One softmax of every query over the keys its geometry lets it see and over the global rows.
+
+    q: [B, H, N, D].  k, v: [B, H, M, D]; M = N but for the causal form, where earlier tokens may stand in front.
+    k_global, v_global: [B, H, R, D]; R may be 0. For the causal form, rows of the last R // rank finished segments.
+    mask: [B, M], True on real tokens; padding is not seen, and its output is 0.  mask_global: [B, R], for the rows.
+    positions: Transformer-XL's, for Causal.  bias: [H, offsets, offsets], added to local scores, for Tiles.
+    dropout: on the attention weights (the caller passes 0 outside training).
+    start: position in the text of the first query, for Causal.  scale: 1 / √D unless given.
+    impl: "reference" (dense, O(N²)), "chunked" (linear memory, any device), or "auto".
+    """
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v, k_global, v_global = (t.to(dtype) for t in (q, k, v, k_global, v_global))
+        bias = None if bias is None else bias.to(dtype)
+        positions = None if positions is None else RelativePositions(*(t.to(dtype) for t in positions))
+    check_attention(q, k, v, k_global, v_global, geometry, positions, bias, dropout, start)
+    check_mask("mask", mask, k, k.shape[2])
+    check_mask("mask_global", mask_global, k_global, k_global.shape[2])
+    if impl == "auto":
+        impl = "reference" if q.shape[2] <= FEW else "chunked"
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl must be 'auto' or one of {sorted(IMPLEMENTATIONS)}, got {impl!r}")
+    with torch.autocast(q.device.type, enabled=False):
+        out = IMPLEMENTATIONS[impl](
+            q,
+            k,
+            v,
+            k_global,
+            v_global,
+            geometry=geometry,
+            mask=mask,
+            mask_global=mask_global,
+            positions=positions,
+            bias=bias,
+            dropout=dropout,
+            start=start,
+            scale=q.shape[3] ** -0.5 if scale is None else scale,
+        )
+    if mask is not None:
+        out = out.masked_fill(~mask[:, None, k.shape[2] - q.shape[2] :, None], 0.0)
+    if mask_global is not None and geometry.window == 0:
+        out = out.masked_fill(~mask_global.any(dim=1)[:, None, None, None], 0.0)  # these queries see nothing
+    return out
