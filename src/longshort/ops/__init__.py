@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from longshort.geometry import Geometry
 from longshort.ops.check import check_attention, check_mask
@@ -59,8 +60,8 @@ def long_short_attention(
     check_attention(q, k, v, k_global, v_global, geometry, positions, bias, dropout, start)
     check_mask("mask", mask, k, k.shape[2])
     check_mask("mask_global", mask_global, k_global, k_global.shape[2])
-    if impl == "auto":
-        impl = "reference" if q.shape[2] <= FEW else "chunked"
+    if impl == "auto":  # a length that the compiler knows only as a symbol is not few
+        impl = "reference" if statically_known_true(q.shape[2] <= FEW) else "chunked"
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl must be 'auto' or one of {sorted(IMPLEMENTATIONS)}, got {impl!r}")
     with torch.autocast(q.device.type, enabled=False):

@@ -177,16 +177,18 @@ def by_segment(plan: Plan, t: Tensor) -> Tensor:
 
 
 def far_table(plan: Plan, x: Operands) -> Tensor:
-    """The table of row positions, padded for the skew."""
+    """The table of row positions, padded for the skew, and for the rows of the last segment, which no one here sees."""
     assert plan.causal is not None and x.distant is not None
-    return F.pad(x.distant, (0, 0, 0, x.q.shape[2] * plan.block // plan.causal.segment * plan.causal.rank))
+    segments = x.q.shape[2] * (plan.block // plan.causal.segment)
+    return F.pad(x.distant, (0, 0, 0, (segments + 1) * plan.causal.rank))
 
 
 def by_row(plan: Plan, a: int, products: Tensor, rows: int) -> Tensor:
     """Products [B, H, segment, segments, rows + padding] with the table of row positions, by the number of the row."""
     assert plan.causal is not None
+    moved = skew(products, plan.causal.rank)
     first = plan.first_row + rows - plan.causal.rows_before(plan.first + a * plan.block)
-    return skew(products, plan.causal.rank)[..., first : first + rows]
+    return moved.narrow(-1, min(first, moved.shape[-1] - rows), rows)  # the minimum matters only where rows is 0
 
 
 def penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:

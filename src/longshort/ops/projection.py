@@ -24,19 +24,18 @@ def dynamic_projection(
     """
     check_projection(logits, k, v, segment)
     check_mask("mask", mask, k, k.shape[-2])
-    if segment is not None:
-        whole = k.shape[2] // segment * segment
-        logits, k, v = (t.narrow(t.dim() - 2, 0, whole) for t in (logits, k, v))
-        mask = None if mask is None else mask[:, :whole]
-    size = (-1, k.shape[2] if segment is None else segment)  # segments and their length
-    weights = logits.unflatten(2, (k.shape[1], -1)).permute(0, 2, 3, 1).unflatten(3, size)  # [B, H, R, S, L]
-    hidden = None if mask is None else ~mask.unflatten(1, size)[:, None, None]
+    length = k.shape[2] if segment is None else segment
+    whole = k.shape[2] // length * length  # tokens of finished segments
+    size = (-1, length)
+    weights = logits.unflatten(2, (k.shape[1], -1)).permute(0, 2, 3, 1)  # [B, H, R, N]
+    weights = weights[..., :whole].contiguous().unflatten(3, size)  # [B, H, R, S, L]
+    hidden = None if mask is None else ~mask[:, :whole].unflatten(1, size)[:, None, None]
     if hidden is not None:
         weights = weights.masked_fill(hidden, torch.finfo(weights.dtype).min)
     weights = weights.softmax(dim=4, dtype=torch.promote_types(weights.dtype, torch.float32)).to(k.dtype)
     if hidden is not None:
         weights = weights.masked_fill(hidden, 0.0)  # where all tokens are padded, the lowest score made them uniform
-    k_rows, v_rows = (averages(weights, t.unflatten(2, size), segment).flatten(2, 3) for t in (k, v))
+    k_rows, v_rows = (averages(weights, t[:, :, :whole].unflatten(2, size), segment).flatten(2, 3) for t in (k, v))
     return k_rows, v_rows  # [B, H, S·R, D]
 
 
