@@ -1,14 +1,10 @@
-"""Memory that nobody has written reads as NaN in all tests."""
+"""For all tests: memory that nobody has written reads as NaN, and property tests draw the same examples every time."""
 
-import pytest
 import torch
+from hypothesis import settings
 
+torch.use_deterministic_algorithms(True)
+torch.utils.deterministic.fill_uninitialized_memory = True  # torch.empty and its kin come filled with NaN
 
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """torch.empty and its kin come filled with NaN, so that a read of what was never written shows."""
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    torch.manual_seed(0)
-    yield
-    torch.use_deterministic_algorithms(False)
+settings.register_profile("longshort", deadline=None, derandomize=True, max_examples=40, print_blob=True)
+settings.load_profile("longshort")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from longshort.geometry import Segments, Tiles
 from longshort.nn.norm import DualLN
-from longshort.ops import Implementation, dynamic_projection, long_short_attention
+from longshort.ops import Implementation, check_implementation, dynamic_projection, long_short_attention
 from longshort.ops.check import check_mask
 
 
@@ -39,6 +39,7 @@ class Projections(nn.Module):
             raise ValueError(f"rank must not be negative, got {rank}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        check_implementation(impl)
         self.width, self.heads, self.rank, self.dropout, self.impl = width, heads, rank, dropout, impl
         self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=bias) for _ in range(4))
         with warnings.catch_warnings():  # rank 0 makes an empty W_P, which PyTorch warns of initialising

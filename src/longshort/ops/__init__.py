@@ -18,11 +18,16 @@ from longshort.ops.positions import RelativePositions
 from longshort.ops.projection import dynamic_projection
 from longshort.ops.reference import reference
 
-__all__ = ["Implementation", "RelativePositions", "dynamic_projection", "long_short_attention"]
+__all__ = ["Implementation", "RelativePositions", "check_implementation", "dynamic_projection", "long_short_attention"]
 
 Implementation = Literal["auto", "reference", "chunked"]
 IMPLEMENTATIONS = {"reference": reference, "chunked": chunked}
 FEW = 16  # for this many queries the dense form does no more work than a block of the chunked one
+
+
+def check_implementation(impl: str) -> None:
+    if impl != "auto" and impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl must be 'auto' or one of {sorted(IMPLEMENTATIONS)}, got {impl!r}")
 
 
 def long_short_attention(
@@ -57,13 +62,12 @@ def long_short_attention(
         q, k, v, k_global, v_global = (t.to(dtype) for t in (q, k, v, k_global, v_global))
         bias = None if bias is None else bias.to(dtype)
         positions = None if positions is None else RelativePositions(*(t.to(dtype) for t in positions))
+    check_implementation(impl)
     check_attention(q, k, v, k_global, v_global, geometry, positions, bias, dropout, start)
     check_mask("mask", mask, k, k.shape[2])
     check_mask("mask_global", mask_global, k_global, k_global.shape[2])
     if impl == "auto":  # a length that the compiler knows only as a symbol is not few
         impl = "reference" if statically_known_true(q.shape[2] <= FEW) else "chunked"
-    if impl not in IMPLEMENTATIONS:
-        raise ValueError(f"impl must be 'auto' or one of {sorted(IMPLEMENTATIONS)}, got {impl!r}")
     with torch.autocast(q.device.type, enabled=False):
         out = IMPLEMENTATIONS[impl](
             q,

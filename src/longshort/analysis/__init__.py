@@ -1,0 +1,1 @@
+"""Figures that explain the attention."""

@@ -1,0 +1,1 @@
+"""Speed: long-short attention against full attention, timed side by side."""
