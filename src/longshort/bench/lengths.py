@@ -48,6 +48,7 @@ def time_over_lengths(
 def draw_lengths(results: Sequence[Timed], path: Path, *, machine: str = "") -> None:
     """Write time against length as a PNG, both axes logarithmic, with the ratio at each length."""
     from matplotlib.figure import Figure  # without pyplot a figure needs no display and is drawn by Agg
+    from matplotlib.ticker import LogLocator
 
     tokens = [r.tokens for r in results]
     figure = Figure(figsize=(8, 5.6), dpi=130, layout="constrained")
@@ -60,6 +61,7 @@ def draw_lengths(results: Sequence[Timed], path: Path, *, machine: str = "") -> 
         axes.annotate(f"{r.ratio:.1f}×", place, (0, 8), textcoords="offset points", **above)
     axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
     axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.margins(x=0.08, y=0.14)
     axes.set(xlabel="tokens", ylabel="milliseconds, forward + backward")
