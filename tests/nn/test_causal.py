@@ -152,7 +152,7 @@ def test_parameters_have_their_names():
 
 
 def test_the_papers_attended_tokens():
-    """512 of the window and 768 rows on average, for 8,192 tokens after 8,192 cached: the 1280 that the paper reports."""
+    """512 of the window and 768 rows on average, for 8,192 tokens after 8,192 cached: the paper's 1280."""
     geometry = CausalLongShortAttention(8, 1, window=512, segment=16, rank=1).geometry
     rows = sum(geometry.rows_before(8192 + i) for i in range(8192)) / 8192
     assert 512 + rows == pytest.approx(1280, abs=1)

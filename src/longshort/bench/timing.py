@@ -24,11 +24,15 @@ def milliseconds(*steps: Callable[[], object], repeats: int = 5) -> list[float]:
 
 
 def forward_backward(layer: torch.nn.Module, *inputs: object) -> Callable[[], None]:
-    """One training step of a layer, without an optimizer."""
+    """One training step of a layer, without an optimizer. Tensors get a gradient, as inside a network."""
+    tensors = [x.detach().requires_grad_() if isinstance(x, torch.Tensor) else x for x in inputs]
 
     def step() -> None:
         layer.zero_grad(set_to_none=True)
-        out = layer(*inputs)
+        for x in tensors:
+            if isinstance(x, torch.Tensor):
+                x.grad = None
+        out = layer(*tensors)
         out = out[0] if isinstance(out, tuple) else out
         out.sum().backward()
 
