@@ -49,7 +49,7 @@ def axes_of(geometry: Geometry) -> tuple[Axis, Axis]:
     """Blocks large enough for efficient matrix products, small enough that queries see most of their tile."""
     if isinstance(geometry, Causal):
         unit = geometry.segment if geometry.kind == "sliding" else math.lcm(geometry.segment, geometry.window)
-        block = _whole(min(max(geometry.window // 4, 32), 128), unit)
+        block = _whole(max(geometry.window // 2, 32), unit)  # tiles copy each key at most three times
         return Axis(geometry, block, geometry.window, 0), POINT
     if isinstance(geometry, Tiles):
         axis = Axis(geometry.axis, _whole(5, geometry.window), geometry.reach, geometry.reach)
