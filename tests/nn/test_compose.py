@@ -2,7 +2,6 @@
 
 import copy
 import io
-import os
 import pickle
 import socket
 import warnings
@@ -10,53 +9,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
+from layers import INPUTS, Image, Sequence, Text, train_in_parallel
 from torch import nn
 from torch.export import Dim
 from torch.utils.checkpoint import checkpoint
 
-from longshort import CausalLongShortAttention, GridLongShortAttention, LongShortAttention
-
-
-class Sequence(nn.Module):
-    """Each layer as a function of one tensor [B, N, 16], or [B, 16, Y, X] for the grid."""
-
-    def __init__(self, **keywords):
-        super().__init__()
-        self.attention = LongShortAttention(16, 2, window=8, rank=3, global_tokens=1, **keywords)
-
-    def forward(self, x):
-        return self.attention(x)
-
-
-class Text(nn.Module):
-    def __init__(self, **keywords):
-        super().__init__()
-        self.attention = CausalLongShortAttention(16, 2, window=8, segment=4, rank=2, **keywords)
-
-    def forward(self, x):
-        return self.attention(x)[0]
-
-
-class Image(nn.Module):
-    def __init__(self, **keywords):
-        super().__init__()
-        self.attention = GridLongShortAttention(16, 2, window=4, rank=3, relative_bias=True, **keywords)
-
-    def forward(self, x):
-        height, width = x.shape[2:]
-        y = self.attention(x.flatten(2).transpose(1, 2), size=(height, width))
-        return y.transpose(1, 2).unflatten(2, (height, width))
-
-
-LENGTHS = [100, 37, 64, 129, 257, 200, 31, 77, 180, 18]
-SIZES = [(12, 30), (7, 9), (5, 40), (9, 9), (20, 11), (13, 14), (8, 8), (17, 3), (6, 50), (31, 2)]
-INPUTS = {
-    Sequence: [(2, n, 16) for n in LENGTHS],
-    Text: [(2, n, 16) for n in LENGTHS],
-    Image: [(2, 16, *size) for size in SIZES],
-}
 each = pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
 
 
@@ -194,21 +152,6 @@ def test_copies(kind):
     assert not torch.allclose(other(x), expected)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(other(x), expected)
-
-
-def train_in_parallel(rank, address, kind, folder):
-    """One process of two: its half of the batch."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(address))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    torch.manual_seed(0)
-    layer = nn.parallel.DistributedDataParallel(kind())
-    x = torch.randn(INPUTS[kind][0], generator=torch.Generator().manual_seed(5))
-    layer(x[rank : rank + 1]).pow(2).mean().backward()
-    if rank == 0:
-        torch.save([p.grad for p in layer.parameters()], f"{folder}/gradients.pt")
-    dist.destroy_process_group()
 
 
 @each
