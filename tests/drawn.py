@@ -44,7 +44,12 @@ def call(geometry, queries, rows, keys=None, **keywords):
 def masks(length):
     """Padding of any kind; now and then a sequence that is nothing else."""
     one = st.one_of(st.lists(st.booleans(), min_size=length, max_size=length), st.just([False] * length))
-    return st.one_of(st.none(), st.lists(one, min_size=BATCH, max_size=BATCH).map(torch.tensor))
+    both = st.lists(one, min_size=BATCH, max_size=BATCH)
+    return both.map(lambda m: torch.tensor(m, dtype=torch.bool).view(BATCH, length))
+
+
+def perhaps(masks):
+    return st.one_of(st.none(), masks)
 
 
 @st.composite
@@ -52,7 +57,7 @@ def sequences(draw):
     torch.manual_seed(draw(st.integers(0, 2**16)))
     window, n = draw(st.integers(0, 40)), draw(st.integers(1, 90))
     rows = draw(st.integers(0 if window else 1, 5))
-    return call(Segments(window), n, rows, mask=draw(masks(n)), mask_global=draw(masks(rows)) if rows else None)
+    return call(Segments(window), n, rows, mask=draw(perhaps(masks(n))), mask_global=draw(perhaps(masks(rows))))
 
 
 @st.composite
@@ -61,7 +66,8 @@ def texts(draw):
     torch.manual_seed(draw(st.integers(0, 2**16)))
     segment, rank = draw(st.integers(1, 9)), draw(st.integers(0, 3))
     kind = draw(st.sampled_from(["sliding", "segment"]))
-    geometry = Causal(segment + draw(st.integers(0, 30)), segment, rank, kind)
+    window = draw(st.integers(segment if kind == "sliding" else 1, segment + 30))
+    geometry = Causal(window, segment, rank, kind)
     start, n = draw(st.integers(0, 60)), draw(st.integers(1, 90))
     keys = n + draw(st.integers(0, start))
     rows = geometry.rows_before(start + n) - rank * draw(st.integers(0, geometry.rows_before(start) // max(rank, 1)))
@@ -69,7 +75,8 @@ def texts(draw):
     if draw(st.booleans()):
         biases = [randn(HEADS, WIDTH) for _ in range(2)]
         tables = RelativePositions(*biases, *(randn(HEADS, size, WIDTH) for size in (geometry.span, rows + 1)))
-    return call(geometry, n, rows, keys, start=start, positions=tables)
+    padding = dict(mask=draw(perhaps(masks(keys))), mask_global=draw(perhaps(masks(rows))))
+    return call(geometry, n, rows, keys, start=start, positions=tables, **padding)
 
 
 @st.composite
@@ -79,7 +86,8 @@ def images(draw):
     rows = draw(st.integers(0 if window else 1, 4))
     geometry = Tiles(window, height, width)
     bias = randn(HEADS, geometry.offsets, geometry.offsets) if window and draw(st.booleans()) else None
-    return call(geometry, height * width, rows, bias=bias, mask=draw(masks(height * width)))
+    padding = dict(mask=draw(perhaps(masks(height * width))), mask_global=draw(perhaps(masks(rows))))
+    return call(geometry, height * width, rows, bias=bias, **padding)
 
 
 calls = st.one_of(sequences(), texts(), images())

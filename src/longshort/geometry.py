@@ -16,10 +16,10 @@ def _reach(window: int) -> int:
     return max(window // 2, 1) if window else 0
 
 
-def _refuse_negative(**sizes: int) -> None:
+def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
-        if size < 0:
-            raise ValueError(f"{name} must not be negative, got {size}")
+        if isinstance(size, float) or size < 0:
+            raise ValueError(f"{name} must be a whole number and not negative, got {size}")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Segments:
     window: int
 
     def __post_init__(self) -> None:
-        _refuse_negative(window=self.window)
+        _check_sizes(window=self.window)
 
     @property
     def reach(self) -> int:
@@ -57,7 +57,7 @@ class Causal:
     kind: Literal["sliding", "segment"] = "sliding"
 
     def __post_init__(self) -> None:
-        _refuse_negative(rank=self.rank)
+        _check_sizes(window=self.window, segment=self.segment, rank=self.rank)
         if self.kind not in ("sliding", "segment"):
             raise ValueError(f"kind must be 'sliding' or 'segment', got {self.kind!r}")
         if self.window < 1 or self.segment < 1:
@@ -95,9 +95,9 @@ class Tiles:
     width: int
 
     def __post_init__(self) -> None:
-        _refuse_negative(window=self.window)
-        if self.height < 1 or self.width < 1:
-            raise ValueError(f"size must be at least (1, 1), got ({self.height}, {self.width})")
+        _check_sizes(window=self.window)
+        if any(isinstance(side, float) or side < 1 for side in (self.height, self.width)):
+            raise ValueError(f"size must be whole numbers of at least 1, got ({self.height}, {self.width})")
 
     @property
     def axis(self) -> Segments:

@@ -26,6 +26,7 @@ TEXT = dict(**SEQUENCE, segment=4)
         (LongShortAttention, dict(heads=0), ["heads 0"]),
         (LongShortAttention, dict(window=0, rank=0), ["window", "rank", "0"]),
         (LongShortAttention, dict(window=-1), ["window", "-1"]),
+        (LongShortAttention, dict(window=2.5), ["window", "2.5"]),
         (LongShortAttention, dict(rank=-2), ["rank", "-2"]),
         (LongShortAttention, dict(global_tokens=-1), ["global_tokens", "-1"]),
         (LongShortAttention, dict(dropout=1.0), ["dropout", "1.0"]),
@@ -56,7 +57,7 @@ X = torch.zeros(2, 20, 12)
         ([torch.zeros(20, 12)], ["(20, 12)"]),
         ([torch.zeros(2, 0, 12)], ["(2, 0, 12)"]),
         ([torch.zeros(2, 20, 12, dtype=torch.float64)], ["float64", "float32"]),
-        ([torch.zeros(2, 20, 12, dtype=torch.int64)], ["int64"]),
+        ([torch.zeros(2, 20, 12, dtype=torch.int64)], ["int64", "float32"]),
         ([torch.zeros(2, 20, 12, device="meta")], ["meta", "cpu"]),
         ([X, torch.ones(2, 20)], ["mask", "bool", "float32"]),
         ([X, torch.ones(2, 19, dtype=torch.bool)], ["mask", "(2, 20)", "(2, 19)"]),
@@ -80,8 +81,9 @@ def test_size_of_another_image():
         GridLongShortAttention(**SEQUENCE)(X, size=(4, 6))
     with pytest.raises(ValueError, match=r"1 global tokens make 21 tokens, but x has 20"):
         GridLongShortAttention(**SEQUENCE, global_tokens=1)(X, size=(4, 5))
-    with pytest.raises(ValueError, match=r"size must be at least \(1, 1\), got \(-4, -5\)"):
-        GridLongShortAttention(**SEQUENCE)(X, size=(-4, -5))
+    for size in ((-4, -5), (4.0, 5.0)):
+        with pytest.raises(ValueError, match=r"size must be whole numbers of at least 1, got \(-?4"):
+            GridLongShortAttention(**SEQUENCE)(X, size=size)
 
 
 def test_caches_of_others():
@@ -89,10 +91,14 @@ def test_caches_of_others():
     _, cache = layer(X)
     with pytest.raises(ValueError, match="cache is of batch 2 but x is of batch 3"):
         layer(torch.zeros(3, 5, 12), cache)
-    with pytest.raises(ValueError, match="cache is of another layer: 3 heads of width 4"):
-        CausalLongShortAttention(**{**TEXT, "heads": 2})(X, cache)
-    with pytest.raises(ValueError, match="index must be one axis of integers"):
-        cache.reorder(torch.tensor([0.5]))
+    for other in (dict(heads=2), dict(window=8), dict(segment=2), dict(rank=1), dict(kind="segment")):
+        with pytest.raises(ValueError, match="cache is of another layer: 3 heads of width 4"):
+            CausalLongShortAttention(**{**TEXT, **other})(X, cache)
+    with pytest.raises(ValueError, match="cache must be a CausalCache that this layer returned, got Tensor"):
+        layer(X, torch.ones(2, 20, dtype=torch.bool))
+    for index in (torch.tensor([0.5]), [0, 0]):
+        with pytest.raises(ValueError, match="index must be a tensor with one axis of integers"):
+            cache.reorder(index)
 
 
 def operands(n=20, rows=2, **changes):

@@ -68,8 +68,9 @@ class Projections(nn.Module):
         weight = self.query.weight
         if x.device != weight.device:
             raise ValueError(f"x is on {x.device} but the layer is on {weight.device}")
-        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise ValueError(f"x is {x.dtype} but the layer is {weight.dtype}; convert one of them or use autocast")
+        autocast = torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
+        if not x.is_floating_point() or (x.dtype != weight.dtype and not autocast):
+            raise ValueError(f"x is {x.dtype} but the layer is {weight.dtype}: convert one of them")
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, rank={self.rank}, dropout={self.dropout}"

@@ -11,15 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longshort.geometry import Causal
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class CausalCache:
+    """Made by CausalLongShortAttention, continued by the same layer."""
+
     k: Tensor  # [B, H, W, D], normalised keys of the last tokens
     v: Tensor  # [B, H, W, D]
     k_global: Tensor  # [B, H, S·R, D], normalised rows of the finished segments
     v_global: Tensor  # [B, H, S·R, D]
     logits: Tensor  # [B, P, H·R], projection logits of the tokens of the unfinished segment
     length: int  # tokens of the text so far, those no longer kept included
+    geometry: Causal  # of the layer
 
     @property
     def batch(self) -> int:
@@ -39,12 +44,15 @@ class CausalCache:
 
     def reorder(self, index: Tensor) -> CausalCache:
         """Sequence i of the new batch continues sequence index[i] of this one, as beam search needs."""
-        if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"index must be one axis of integers, got {index.dtype} of shape {tuple(index.shape)}")
+        if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"index must be a tensor with one axis of integers, got {index}")
         return self._map(lambda t: t.index_select(0, index))
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "length"}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("length", "geometry")}
 
     def _map(self, f: Any) -> CausalCache:
         return replace(self, **{name: f(t) for name, t in self._tensors().items()})
+
+
+torch.serialization.add_safe_globals([CausalCache, Causal])  # torch.load takes a saved cache as it is

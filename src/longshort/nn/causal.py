@@ -24,8 +24,9 @@ class CausalLongShortAttention(Projections):
         y, cache = attention(x)                 # x: [B, N, 512]
         y, cache = attention(more, cache)       # the same as one pass over both
 
-    The cache carries no gradient. It grows by `rank` rows a segment; `memory` bounds it to the rows of the last
-    `memory` tokens. Without that bound the work for n tokens is O(n² · rank / segment), not linear.
+    The cache carries no gradient. It grows by `rank` rows a segment; `memory` bounds what it carries to the next call,
+    to the rows of the last `memory` tokens, in whole segments (rows of the call's own segments are all seen).
+    A pass over n tokens is O(n² · rank / segment) work, not linear; read in blocks with a bounded memory, it is linear.
     """
 
     def __init__(
@@ -96,30 +97,36 @@ class CausalLongShortAttention(Projections):
         """The cache after `length` tokens: all a later block can see, but for rows older than `memory`."""
         unfinished = length % self.geometry.segment
         tokens = max(self.geometry.window, self.geometry.span - 1, self.geometry.segment - 1)
+        first = max(k.shape[2] - tokens, 0)
         rows = k_global.shape[2]
         if self.memory is not None:
             rows = min(rows, self.memory // self.geometry.segment * self.rank)
         last = k_global.shape[2] - rows
         return CausalCache(
-            k=_last(k, tokens),
-            v=_last(v, tokens),
-            k_global=k_global[:, :, last:],
-            v_global=v_global[:, :, last:],
-            logits=logits[:, logits.shape[1] - unfinished :],
+            k=kept(k[:, :, first:]),
+            v=kept(v[:, :, first:]),
+            k_global=kept(k_global[:, :, last:]),
+            v_global=kept(v_global[:, :, last:]),
+            logits=kept(logits[:, logits.shape[1] - unfinished :]),
             length=length,
-        ).detach()
+            geometry=self.geometry,
+        )
 
     def check_cache(self, x: Tensor, cache: CausalCache) -> None:
+        if not isinstance(cache, CausalCache):
+            raise ValueError(f"cache must be a CausalCache that this layer returned, got {type(cache).__name__}")
         if cache.batch != x.shape[0]:
             raise ValueError(
                 f"cache is of batch {cache.batch} but x is of batch {x.shape[0]}; "
                 "a cache continues its own sequences (cache.reorder repeats or drops some)"
             )
-        heads, width = cache.k.shape[1], cache.k.shape[3]
-        if (heads, width) != (self.heads, self.width // self.heads) or cache.logits.shape[2] != self.heads * self.rank:
+        theirs = (cache.k.shape[1], cache.k.shape[3], cache.geometry)
+        ours = (self.heads, self.width // self.heads, self.geometry)
+        if theirs != ours:
             raise ValueError(
-                f"cache is of another layer: {heads} heads of width {width} and {cache.logits.shape[2]} row logits, "
-                f"expected {self.heads} heads of width {self.width // self.heads} and {self.heads * self.rank}"
+                "cache is of another layer: {} heads of width {}, {}; expected {} of width {}, {}".format(
+                    *theirs, *ours
+                )
             )
         if cache.k.device != x.device:
             raise ValueError(f"cache is on {cache.k.device} but x is on {x.device}")
@@ -129,5 +136,6 @@ class CausalLongShortAttention(Projections):
         return f"{super().extra_repr()}, window={g.window}, segment={g.segment}, kind={g.kind!r}, memory={self.memory}"
 
 
-def _last(t: Tensor, tokens: int) -> Tensor:
-    return t[:, :, max(t.shape[2] - tokens, 0) :]
+def kept(t: Tensor) -> Tensor:
+    """A copy without gradient, so that nothing of what is left out stays in memory."""
+    return t.detach().clone(memory_format=torch.contiguous_format)

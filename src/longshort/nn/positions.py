@@ -14,7 +14,8 @@ from longshort.ops import RelativePositions
 
 def sinusoids(distances: Tensor, width: int) -> Tensor:
     """[T, width]: sines of the distances at width / 2 frequencies from 1 to 1 / 10,000, then their cosines."""
-    exponents = torch.arange(0, width, 2, device=distances.device, dtype=torch.float64) / width
+    exact = torch.float32 if distances.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    exponents = torch.arange(0, width, 2, device=distances.device, dtype=exact) / width
     angles = distances[:, None] / 10_000**exponents
     return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]
 

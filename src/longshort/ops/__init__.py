@@ -5,6 +5,7 @@ B batch, H heads, N queries, M keys, R rows, D head width.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -57,8 +58,10 @@ def long_short_attention(
     start: position in the text of the first query, for Causal.  scale: 1 / √D unless given.
     impl: "reference" (dense, O(N²)), "chunked" (linear memory, any device), or "auto".
     """
-    if torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
+    device = q.device.type
+    autocast = torch.amp.is_autocast_available(device)  # not so for meta tensors
+    if autocast and torch.is_autocast_enabled(device) and q.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
         q, k, v, k_global, v_global = (t.to(dtype) for t in (q, k, v, k_global, v_global))
         bias = None if bias is None else bias.to(dtype)
         positions = None if positions is None else RelativePositions(*(t.to(dtype) for t in positions))
@@ -68,7 +71,7 @@ def long_short_attention(
     check_mask("mask_global", mask_global, k_global, k_global.shape[2])
     if impl == "auto":  # a length that the compiler knows only as a symbol is not few
         impl = "reference" if statically_known_true(q.shape[2] <= FEW) else "chunked"
-    with torch.autocast(q.device.type, enabled=False):
+    with torch.autocast(device, enabled=False) if autocast else nullcontext():
         out = IMPLEMENTATIONS[impl](
             q,
             k,

@@ -1,14 +1,13 @@
 """Which queries form a block, and which keys its tile: the plan that `chunked` follows.
 
-A block is a whole number of windows, so what its queries see of its tile is one pattern, the same for all blocks. A
-sequence is a grid of width 1.
+A sequence is a grid of width 1. Where blocks are whole windows, or the window slides, what the queries of a block see
+of its tile is one pattern, the same for all blocks.
 
 N queries, M keys, R rows, G blocks, C queries of a block, K keys of a tile.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +20,6 @@ from longshort.geometry import Causal, Geometry, Segments, Tiles
 class Axis:
     """Blocks along one axis: `block` queries share the `before + block + after` keys around them."""
 
-    rule: Segments | Causal
     block: int
     before: int
     after: int
@@ -32,34 +30,31 @@ class Axis:
         spare = self.block if torch.compiler.is_compiling() and self.block > 1 else 0
         count = (lead + length + spare + self.block - 1) // self.block
         home = torch.arange(count, device=device)[:, None] * self.block - lead
-        return home + torch.arange(self.block, device=device), home + self._around(device)
-
-    def pattern(self, device: torch.device) -> Tensor:
-        """[C, K], who sees whom in a block."""
-        return self.rule.sees(torch.arange(self.block, device=device)[:, None], self._around(device))
-
-    def _around(self, device: torch.device) -> Tensor:
-        return torch.arange(-self.before, self.block + self.after, device=device)
+        around = torch.arange(-self.before, self.block + self.after, device=device)
+        return home + torch.arange(self.block, device=device), home + around
 
 
-POINT = Axis(Segments(1), 1, 0, 0)  # the second axis of a sequence
+POINT = Axis(1, 0, 0)  # the second axis of a sequence
 
 
-def axes_of(geometry: Geometry) -> tuple[Axis, Axis]:
-    """Blocks large enough for efficient matrix products, small enough that queries see most of their tile."""
-    if isinstance(geometry, Causal):
-        unit = geometry.segment if geometry.kind == "sliding" else math.lcm(geometry.segment, geometry.window)
-        block = _whole(max(geometry.window // 2, 32), unit)  # tiles copy each key at most three times
-        return Axis(geometry, block, geometry.window, 0), POINT
-    if isinstance(geometry, Tiles):
-        axis = Axis(geometry.axis, _whole(5, geometry.window), geometry.reach, geometry.reach)
-        return axis, axis
-    return Axis(geometry, _whole(32, geometry.window), geometry.reach, geometry.reach), POINT
+def causal_axis(geometry: Causal, length: int) -> Axis:
+    """Whole segments, about half a span long, so that a tile copies each key about three times."""
+    block = _whole(max(geometry.span // 2, 32), geometry.segment)
+    if not torch.compiler.is_compiling():
+        block = min(block, _whole(length, geometry.segment))
+    return Axis(block, geometry.span, 0)
+
+
+def segments_axis(rule: Segments, length: int, least: int) -> Axis:
+    """Whole windows, of `least` queries or more, which is what makes matrix products efficient."""
+    if not torch.compiler.is_compiling() and rule.window >= length:
+        return Axis(length, 0, 0)  # one window over all
+    return Axis(_whole(least, rule.window), rule.reach, rule.reach)
 
 
 def _whole(size: int, unit: int) -> int:
     """At least `size`, a whole number of units."""
-    return -(-size // unit) * unit if unit else size
+    return (size + unit - 1) // unit * unit if unit else size
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Plan:
     inverse: Tensor  # [N], where each query stands
     keys: Tensor  # [G, K], the key that stands there; any where there is none
     present: Tensor  # [1 or B, G, K], whether there is one
-    pattern: Tensor  # [C, K], who sees whom in a block
+    pattern: Tensor  # [1 or G, C, K], who sees whom in a block
     offsets: Tensor | None  # [C, K], where in the flat bias table, for Tiles
     mask_global: Tensor | None  # [B, R]
     causal: Causal | None
@@ -77,7 +72,7 @@ class Plan:
 
     @property
     def block(self) -> int:
-        return self.pattern.shape[0]
+        return self.pattern.shape[1]
 
     def blocks(self, q: Tensor) -> Tensor:
         """Tokens [B, H, N, D] in blocks [B, H, G, C, D]."""
@@ -98,7 +93,8 @@ class Plan:
 
     def tiles_seen(self, a: int, b: int) -> Tensor:
         """[1 or B, 1, G, C, K], which keys of their tiles the queries of the blocks a to b see."""
-        return self.pattern & self.present[:, None, a:b, None]
+        pattern = self.pattern if self.pattern.shape[0] == 1 else self.pattern[a:b]
+        return pattern & self.present[:, None, a:b, None]
 
     def rows_seen(self, a: int, b: int, rows: int) -> Tensor | None:
         """[1 or B, 1, G, C, rows], which of the first `rows` rows the queries of the blocks a to b see; None: all."""
@@ -127,32 +123,32 @@ def make_plan(
     mask_global: Tensor | None,
     device: torch.device,
 ) -> Plan:
-    axis_y, axis_x = axes_of(geometry)
     causal = geometry if isinstance(geometry, Causal) else None
-    lead = start % axis_y.block if causal else 0  # blocks start where windows and segments do
     height, width = (geometry.height, geometry.width) if isinstance(geometry, Tiles) else (queries, 1)
+    if isinstance(geometry, Tiles):
+        axis_y, axis_x = (segments_axis(geometry.axis, side, least=5) for side in (height, width))
+    elif isinstance(geometry, Segments):
+        axis_y, axis_x = segments_axis(geometry, queries, least=32), POINT
+    else:
+        axis_y, axis_x = causal_axis(geometry, queries), POINT
+    lead = start % axis_y.block if causal else 0  # blocks start where segments do
     earlier = keys - queries  # cached keys in front of the queries' own
     (q_y, k_y), (q_x, k_x) = axis_y.tiles(height, lead, device), axis_x.tiles(width, 0, device)
-    pattern_y, pattern_x = axis_y.pattern(device), axis_x.pattern(device)
 
-    index = _cross(q_y, q_x, width).flatten()
-    here = _cross(k_y + earlier, k_x, width)
-    inside = (k_y + earlier >= 0) & (k_y < height), (k_x >= 0) & (k_x < width)
-    present = (inside[0][:, None, :, None] & inside[1][None, :, None, :]).flatten(2).flatten(0, 1)[None]
-    here = here.clamp(0, keys - 1)
-    if mask is not None:
-        present = present & mask[:, here]
-    token_y, token_x = torch.arange(height, device=device) + lead, torch.arange(width, device=device)
-    block_y, block_x = token_y // axis_y.block, token_x // axis_x.block
-    corner = (block_y[:, None] * q_x.shape[0] + block_x) * (axis_y.block * axis_x.block)
-    inverse = corner + (token_y % axis_y.block)[:, None] * axis_x.block + token_x % axis_x.block
+    index = _cross(q_y * width, q_x)
+    here = _cross((k_y + earlier) * width, k_x).clamp(0, keys - 1)
+    inside = _cross((k_y + earlier >= 0) & (k_y < height), (k_x >= 0) & (k_x < width))[None]
+    present = inside if mask is None else inside & mask[:, here]
+    token_y, token_x = torch.arange(height, device=device)[:, None] + lead, torch.arange(width, device=device)
+    corner = token_y // axis_y.block * q_x.shape[0] + token_x // axis_x.block  # the block that a token is in
+    inverse = (corner * axis_y.block + token_y % axis_y.block) * axis_x.block + token_x % axis_x.block
     return Plan(
-        queries=index.clamp(0, queries - 1),
+        queries=index.flatten().clamp(0, queries - 1),
         inverse=inverse.flatten(),
         keys=here,
         present=present,
-        pattern=(pattern_y[:, None, :, None] & pattern_x[None, :, None, :]).flatten(2).flatten(0, 1),
-        offsets=_offsets(geometry, axis_y, device) if isinstance(geometry, Tiles) else None,
+        pattern=_pattern(geometry, (q_y + start, k_y + start), (q_x, k_x)),
+        offsets=_offsets(geometry, (q_y, k_y), (q_x, k_x)) if isinstance(geometry, Tiles) else None,
         mask_global=mask_global,
         causal=causal,
         first=start - lead,
@@ -160,14 +156,28 @@ def make_plan(
     )
 
 
-def _cross(y: Tensor, x: Tensor, width: int) -> Tensor:
-    """Token numbers [Gy·Gx, Py·Px] of the places y [Gy, Py] crossed with x [Gx, Px]."""
-    return (y[:, None, :, None] * width + x[None, :, None, :]).flatten(2).flatten(0, 1)
+def _cross(y: Tensor, x: Tensor) -> Tensor:
+    """y [Gy, Py] crossed with x [Gx, Px], as [Gy·Gx, Py·Px]: their sums, or, of truths, where both are true."""
+    y, x = y[:, None, :, None], x[None, :, None, :]
+    return (y & x if y.dtype == torch.bool else y + x).flatten(2).flatten(0, 1)
 
 
-def _offsets(geometry: Tiles, axis: Axis, device: torch.device) -> Tensor:
+def _pattern(geometry: Geometry, y: tuple[Tensor, Tensor], x: tuple[Tensor, Tensor]) -> Tensor:
+    """[1 or G, C, K], who sees whom in the first block, and so in all, or in each. y, x: places of queries and keys."""
+    (q_y, k_y), (q_x, k_x) = y, x
+    if isinstance(geometry, Causal):
+        blocks = 1 if geometry.kind == "sliding" else q_y.shape[0]
+        return geometry.sees(q_y[:blocks, :, None], k_y[:blocks, None])
+    axis = geometry.axis if isinstance(geometry, Tiles) else geometry
+    sees_y = axis.sees(q_y[0, :, None], k_y[0])
+    if isinstance(geometry, Segments):
+        return sees_y[None]
+    sees_x = axis.sees(q_x[0, :, None], k_x[0])
+    return _cross(sees_y, sees_x)[None]
+
+
+def _offsets(geometry: Tiles, y: tuple[Tensor, Tensor], x: tuple[Tensor, Tensor]) -> Tensor:
     """[C, K], the entry of the flat bias table for the offset from each key of a tile to each query of its block."""
-    i = torch.arange(axis.block, device=device)[:, None]
-    d = i - torch.arange(-axis.before, axis.block + axis.after, device=device) + geometry.offsets // 2
-    d = d.clamp(0, max(geometry.offsets - 1, 0))  # what lies outside the table is not seen
-    return (d[:, None, :, None] * geometry.offsets + d[None, :, None, :]).flatten(2).flatten(0, 1)
+    last = max(geometry.offsets - 1, 0)  # what lies outside the table is not seen
+    d_y, d_x = ((q[0, :, None] - k[0] + geometry.offsets // 2).clamp(0, last) for q, k in (y, x))
+    return _cross(d_y * geometry.offsets, d_x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from longshort.geometry import Causal, Geometry, Tiles
 from longshort.ops.positions import RelativePositions
 
 
-def refuse(message: str) -> None:
+def refuse(message: str) -> NoReturn:
     raise ValueError(message)
 
 
@@ -134,5 +135,7 @@ def check_projection(logits: Tensor, k: Tensor, v: Tensor, segment: int | None) 
     batch, heads, tokens, _ = k.shape
     if logits.dim() != 3 or logits.shape[0] != batch or logits.shape[1] != tokens or logits.shape[2] % heads != 0:
         refuse(f"logits must be [{batch}, {tokens}, a multiple of {heads} heads], got {tuple(logits.shape)}")
+    if tokens < 1:
+        refuse("k has no tokens to project")
     if segment is not None and segment < 1:
         refuse(f"segment must be at least 1, got {segment}")

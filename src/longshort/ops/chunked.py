@@ -88,7 +88,7 @@ class Operands(NamedTuple):
             if whole is not None and part is not None:
                 whole[:, :, a:b] = part
         for whole, part in ((self.k, d.k), (self.v, d.v)):
-            whole.index_add_(2, plan.keys[a:b].flatten(), part.flatten(2, 3))
+            whole.index_add_(2, plan.keys[a:b].flatten(), part.flatten(2, 3).to(whole.dtype))
         self.k_global[:, :, :rows] += d.k_global
         self.v_global[:, :, :rows] += d.v_global
         for whole, part in ((self.near, d.near), (self.bias, d.bias)):
@@ -99,8 +99,13 @@ class Operands(NamedTuple):
 
 
 def scores(plan: Plan, a: int, x: Operands) -> Tensor:
-    """Scores [B, H, G, C, K + R] of a chunk that starts with block a, too low to count where a key is not seen."""
-    local, far = (x.q if x.content is None else x.content) @ x.k.mT, times(x.q, x.k_global.mT)
+    """Scores [B, H, G, C, K + R] of a chunk that starts with block a, too low to count where a key is not seen.
+
+    In float32 at least.
+    """
+    exact = torch.promote_types(x.q.dtype, torch.float32)
+    local = ((x.q if x.content is None else x.content) @ x.k.mT).to(exact)
+    far = times(x.q, x.k_global.mT).to(exact)
     if x.position is not None and x.near is not None and x.distant is not None:
         local += by_key(times(x.position, near_table(plan, x).mT), x.k.shape[3])
         by_segment(plan, far).add_(by_row(plan, a, times(by_segment(plan, x.q), far_table(plan, x).mT), far.shape[4]))
@@ -196,10 +201,6 @@ def penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min / 2)
 
 
-def softmax(s: Tensor, dtype: torch.dtype) -> Tensor:
-    return s.softmax(dim=4, dtype=torch.promote_types(s.dtype, torch.float32)).to(dtype)
-
-
 def combine(weights: Tensor, v: Tensor, v_global: Tensor) -> Tensor:
     """Weights [B, H, G, C, K + R] over the values of tiles and rows: where the window meets the rows."""
     local, far = weights.split([v.shape[3], v_global.shape[2]], dim=4)
@@ -209,7 +210,7 @@ def combine(weights: Tensor, v: Tensor, v_global: Tensor) -> Tensor:
 def attend_at_once(plan: Plan, dropout: float, operands: Operands) -> Tensor:
     """All blocks in one step, differentiated by PyTorch: for the compiler and for export."""
     x = operands.chunk(plan, 0, operands.q.shape[2], operands.k_global.shape[2])
-    return combine(F.dropout(softmax(scores(plan, 0, x), x.v.dtype), dropout), x.v, x.v_global)
+    return combine(F.dropout(scores(plan, 0, x).softmax(dim=4).to(x.v.dtype), dropout), x.v, x.v_global)
 
 
 class _Chunks(torch.autograd.Function):
@@ -226,7 +227,7 @@ class _Chunks(torch.autograd.Function):
         out = torch.empty_like(operands.q)
         for a, b, rows in chunks(plan, operands):
             x = operands.chunk(plan, a, b, rows)
-            weights = softmax(scores(plan, a, x), x.v.dtype)
+            weights = scores(plan, a, x).softmax(dim=4).to(x.v.dtype)
             if dropout:
                 weights *= kept(weights, dropout, ctx.seed + a)
             out[:, :, a:b] = combine(weights, x.v, x.v_global)
@@ -236,27 +237,40 @@ class _Chunks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         *tensors, out = ctx.saved_tensors
-        (d_out,), plan, operands = grads, ctx.plan, Operands(*tensors)
-        totals = Operands._make(None if t is None else torch.zeros_like(t) for t in operands)
-        mean = (d_out * out).sum(dim=4, keepdim=True)
-        for a, b, rows in chunks(plan, operands):
-            x, d = operands.chunk(plan, a, b, rows), d_out[:, :, a:b].contiguous()
-            weights = softmax(scores(plan, a, x), x.v.dtype)
-            sizes = [x.v.shape[3], rows]
-            local, far = weights.split(sizes, dim=4)
-            d_local, d_far = d @ x.v.mT, times(d, x.v_global.mT)
-            d_v, d_v_global = local.mT @ d, total(far, d, batch=True)
-            if ctx.dropout:
-                factors = kept(weights, ctx.dropout, ctx.seed + a)
-                for d_part, factor in zip((d_local, d_far), factors.split(sizes, dim=4), strict=True):
-                    d_part *= factor
-                local_used, far_used = (weights * factors).split(sizes, dim=4)
-                d_v, d_v_global = local_used.mT @ d, total(far_used, d, batch=True)
-            for d_part, part in ((d_local, local), (d_far, far)):
-                d_part.sub_(mean[:, :, a:b]).mul_(part)
-            d_x = scores_backward(plan, a, x, d_local, d_far)
-            totals.add_chunk_(d_x._replace(v=d_v, v_global=d_v_global), plan, a, b, rows)
-        return None, None, *totals
+        operands = Operands(*tensors)
+        with torch.autocast(out.device.type, enabled=False):
+            totals = backward_in_chunks(ctx.plan, ctx.dropout, ctx.seed, operands, out, *grads)
+        return None, None, *(None if t is None else t.to(out.dtype) for t in totals)
+
+
+def backward_in_chunks(
+    plan: Plan, dropout: float, seed: int, operands: Operands, out: Tensor, d_out: Tensor
+) -> Operands:
+    """Gradients of the operands, in float32 at least: a key or a row gets a part of its own from every chunk."""
+    exact = torch.promote_types(out.dtype, torch.float32)
+    totals = Operands._make(None if t is None else torch.zeros_like(t, dtype=exact) for t in operands)
+    mean = (d_out * out).sum(dim=4, keepdim=True, dtype=exact)
+    for a, b, rows in chunks(plan, operands):
+        x, d = operands.chunk(plan, a, b, rows), d_out[:, :, a:b].contiguous()
+        weights = scores(plan, a, x).softmax(dim=4).to(d.dtype)
+        factors = kept(weights, dropout, seed + a) if dropout else None
+        sizes = [x.v.shape[3], rows]
+        d_v, d_v_global = values_backward(weights if factors is None else weights * factors, d, sizes)
+        d_local, d_far = d @ x.v.mT, times(d, x.v_global.mT)
+        if factors is not None:
+            for part, factor in zip((d_local, d_far), factors.split(sizes, dim=4), strict=True):
+                part *= factor
+        for part, weight in zip((d_local, d_far), weights.split(sizes, dim=4), strict=True):
+            part.sub_(mean[:, :, a:b]).mul_(weight)
+        d_x = scores_backward(plan, a, x, d_local, d_far)
+        totals.add_chunk_(d_x._replace(v=d_v, v_global=d_v_global), plan, a, b, rows)
+    return totals
+
+
+def values_backward(weights: Tensor, d: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    """Gradients of the values of tiles and of rows."""
+    local, far = weights.split(sizes, dim=4)
+    return local.mT @ d, total(far, d, batch=True)
 
 
 def chunks(plan: Plan, x: Operands) -> Iterator[tuple[int, int, int]]:
