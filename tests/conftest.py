@@ -8,3 +8,11 @@ torch.utils.deterministic.fill_uninitialized_memory = True  # torch.empty and it
 
 settings.register_profile("longshort", deadline=None, derandomize=True, max_examples=40, print_blob=True)
 settings.load_profile("longshort")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where tensors are made: `pytest tests/ops --device cuda`")
+
+
+def pytest_configure(config):
+    torch.set_default_device(config.getoption("--device"))

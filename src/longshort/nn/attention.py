@@ -15,6 +15,7 @@ from longshort.geometry import Segments, Tiles
 from longshort.nn.norm import DualLN
 from longshort.ops import Implementation, check_implementation, dynamic_projection, long_short_attention
 from longshort.ops.check import check_mask
+from longshort.ops.precision import autocast_dtype
 
 
 class Projections(nn.Module):
@@ -68,8 +69,7 @@ class Projections(nn.Module):
         weight = self.query.weight
         if x.device != weight.device:
             raise ValueError(f"x is on {x.device} but the layer is on {weight.device}")
-        autocast = torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
-        if not x.is_floating_point() or (x.dtype != weight.dtype and not autocast):
+        if not x.is_floating_point() or (x.dtype != weight.dtype and autocast_dtype(x) is None):
             raise ValueError(f"x is {x.dtype} but the layer is {weight.dtype}: convert one of them")
 
     def extra_repr(self) -> str:

@@ -16,6 +16,7 @@ from longshort.geometry import Geometry
 from longshort.ops.check import check_attention, check_mask
 from longshort.ops.chunked import chunked
 from longshort.ops.positions import RelativePositions
+from longshort.ops.precision import autocast_dtype
 from longshort.ops.projection import dynamic_projection
 from longshort.ops.reference import reference
 
@@ -58,10 +59,8 @@ def long_short_attention(
     start: position in the text of the first query, for Causal.  scale: 1 / √D unless given.
     impl: "reference" (dense, O(N²)), "chunked" (linear memory, any device), or "auto".
     """
-    device = q.device.type
-    autocast = torch.amp.is_autocast_available(device)  # not so for meta tensors
-    if autocast and torch.is_autocast_enabled(device) and q.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(device)
+    dtype = autocast_dtype(q)
+    if dtype is not None and q.dtype != torch.float64:  # which autocast leaves alone
         q, k, v, k_global, v_global = (t.to(dtype) for t in (q, k, v, k_global, v_global))
         bias = None if bias is None else bias.to(dtype)
         positions = None if positions is None else RelativePositions(*(t.to(dtype) for t in positions))
@@ -71,7 +70,7 @@ def long_short_attention(
     check_mask("mask_global", mask_global, k_global, k_global.shape[2])
     if impl == "auto":  # a length that the compiler knows only as a symbol is not few
         impl = "reference" if statically_known_true(q.shape[2] <= FEW) else "chunked"
-    with torch.autocast(device, enabled=False) if autocast else nullcontext():
+    with nullcontext() if dtype is None else torch.autocast(q.device.type, enabled=False):
         out = IMPLEMENTATIONS[impl](
             q,
             k,

@@ -2,7 +2,7 @@
 
 Queries are cut into blocks; the queries of a block share one tile of keys, gathered by index (`blocks.py` says which).
 A few blocks are worked on at a time, and the backward pass computes their scores anew, so that no more than a chunk of
-scores exists at any moment.
+scores exists at any moment. The compiler and the exporter see all blocks in one step instead.
 
 B batch, H heads, N queries, M keys, R rows, D head width, G blocks, C queries of a block, K keys of a tile.
 """
@@ -202,13 +202,13 @@ def penalty(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def combine(weights: Tensor, v: Tensor, v_global: Tensor) -> Tensor:
-    """Weights [B, H, G, C, K + R] over the values of tiles and rows: where the window meets the rows."""
+    """Weights [B, H, G, C, K + R] over the values of tiles and rows."""
     local, far = weights.split([v.shape[3], v_global.shape[2]], dim=4)
     return local @ v + times(far, v_global)
 
 
 def attend_at_once(plan: Plan, dropout: float, operands: Operands) -> Tensor:
-    """All blocks in one step, differentiated by PyTorch: for the compiler and for export."""
+    """All blocks in one step, one softmax over window and rows, differentiated by PyTorch: for compiler and export."""
     x = operands.chunk(plan, 0, operands.q.shape[2], operands.k_global.shape[2])
     return combine(F.dropout(scores(plan, 0, x).softmax(dim=4).to(x.v.dtype), dropout), x.v, x.v_global)
 
