@@ -97,13 +97,22 @@ class Plan:
         return pattern & self.present[:, None, a:b, None]
 
     def rows_seen(self, a: int, b: int, rows: int) -> Tensor | None:
-        """[1 or B, 1, G, C, rows], which of the first `rows` rows the queries of the blocks a to b see; None: all."""
-        seen = None if self.mask_global is None else self.mask_global[:, None, None, None, :rows]
+        """[1 or B, 1, G, C, any], which of the last of the first `rows` rows the queries of the blocks a to b see.
+
+        Those before them, or where it is None all rows, are seen by all.
+        """
+        if self.mask_global is None and self.causal is None:
+            return None
+        seen = torch.ones(1, dtype=torch.bool, device=self.pattern.device)
+        last = rows
+        if self.mask_global is not None:
+            seen = self.mask_global[:, None, None, None, :rows]
+        elif self.causal is not None and not torch.compiler.is_compiling():
+            last = min(rows, (b - a) * self.block // self.causal.segment * self.causal.rank)
         if self.causal is not None:
-            device = self.pattern.device
-            i = self.first + torch.arange(a * self.block, b * self.block, device=device).view(1, 1, -1, self.block, 1)
-            sees = self.causal.sees_row(i, self.first_row + torch.arange(rows, device=device))
-            seen = sees if seen is None else seen & sees
+            i = torch.arange(a * self.block, b * self.block, device=seen.device).view(1, 1, -1, self.block, 1)
+            row = torch.arange(rows - last, rows, device=seen.device)
+            seen = seen & self.causal.sees_row(self.first + i, self.first_row + row)
         return seen
 
     def rows_until(self, b: int, rows: int) -> int:

@@ -114,7 +114,7 @@ def scores(plan: Plan, a: int, x: Operands) -> Tensor:
     local += penalty(plan.tiles_seen(a, a + x.q.shape[2]), local.dtype)
     rows_seen = plan.rows_seen(a, a + x.q.shape[2], far.shape[4])
     if rows_seen is not None:
-        far += penalty(rows_seen, far.dtype)
+        far[..., far.shape[4] - rows_seen.shape[4] :] += penalty(rows_seen, far.dtype)
     return torch.cat([local, far], dim=4)
 
 
