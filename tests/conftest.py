@@ -11,8 +11,9 @@ settings.load_profile("longshort")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--device", default="cpu", help="where tensors are made: `pytest tests/ops --device cuda`")
+    parser.addoption("--device", help="where tensors are made: `pytest tests/ops --device cuda`")
 
 
 def pytest_configure(config):
-    torch.set_default_device(config.getoption("--device"))
+    if config.getoption("--device"):
+        torch.set_default_device(config.getoption("--device"))

@@ -3,7 +3,6 @@
 import copy
 import io
 import pickle
-import socket
 import warnings
 
 import numpy as np
@@ -157,10 +156,7 @@ def test_copies(kind):
 @each
 def test_data_parallel_over_gloo(kind, tmp_path):
     """Two processes with half of the batch each have the gradients of one with all of it."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    mp.spawn(train_in_parallel, (port, kind, str(tmp_path)), nprocs=2)
+    mp.spawn(train_in_parallel, (kind, str(tmp_path)), nprocs=2)
     torch.manual_seed(0)
     layer = kind()
     x = torch.randn(INPUTS[kind][0], generator=torch.Generator().manual_seed(5))
