@@ -101,19 +101,16 @@ class Plan:
 
         Those before them, or where it is None all rows, are seen by all.
         """
-        if self.mask_global is None and self.causal is None:
-            return None
-        seen = torch.ones(1, dtype=torch.bool, device=self.pattern.device)
+        real = None if self.mask_global is None else self.mask_global[:, None, None, None, :rows]
+        if self.causal is None:
+            return real
         last = rows
-        if self.mask_global is not None:
-            seen = self.mask_global[:, None, None, None, :rows]
-        elif self.causal is not None and not torch.compiler.is_compiling():
+        if real is None and not torch.compiler.is_compiling():  # all see the rows of segments before the chunk
             last = min(rows, (b - a) * self.block // self.causal.segment * self.causal.rank)
-        if self.causal is not None:
-            i = torch.arange(a * self.block, b * self.block, device=seen.device).view(1, 1, -1, self.block, 1)
-            row = torch.arange(rows - last, rows, device=seen.device)
-            seen = seen & self.causal.sees_row(self.first + i, self.first_row + row)
-        return seen
+        device = self.pattern.device
+        i = self.first + torch.arange(a * self.block, b * self.block, device=device).view(1, 1, -1, self.block, 1)
+        sees = self.causal.sees_row(i, self.first_row + torch.arange(rows - last, rows, device=device))
+        return sees if real is None else sees & real
 
     def rows_until(self, b: int, rows: int) -> int:
         """How many of the rows the queries of the blocks before b can see."""
