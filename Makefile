@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench bench-gpu clean
 
 help:
-	@echo "make demo    draw who sees whom, time long-short against full attention on this machine"
-	@echo "make test    lint, import contracts, type check, tests"
-	@echo "make bench   speed on this machine, as ratios to full attention"
-	@echo "make clean   remove the virtual environment and what the commands wrote"
+	@echo "make demo        draw who sees whom, time long-short against full attention on this machine"
+	@echo "make test        lint, import contracts, type check, tests"
+	@echo "make bench       speed on this machine, as ratios to full attention"
+	@echo "make bench-gpu   the same on a GPU: layers and the operation alone, time and memory"
+	@echo "make clean       remove the virtual environment and what the commands wrote"
 
 demo: $(READY)
 	$(BIN)/longshort demo
@@ -26,6 +27,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/longshort bench attention
+
+bench-gpu: $(READY)
+	$(BIN)/longshort bench attention --device cuda
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

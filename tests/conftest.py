@@ -1,7 +1,12 @@
 """For all tests: memory that nobody has written reads as NaN, and property tests draw the same examples every time."""
 
+import os
+
 import torch
 from hypothesis import settings
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; read when Triton is imported
 
 torch.use_deterministic_algorithms(True)
 torch.utils.deterministic.fill_uninitialized_memory = True  # torch.empty and its kin come filled with NaN

@@ -3,11 +3,14 @@
 import sys
 
 import pytest
+import torch
 
-from longshort.bench import attention, demo
+from longshort.bench import attention, demo, gpu
 from longshort.bench.lengths import Timed
 from longshort.cli import main
 from longshort.version import VERSION
+
+BENCH = ["bench", "attention", "--device", "cpu"]
 
 
 @pytest.fixture
@@ -29,7 +32,10 @@ def below_a_file(tmp_path):
     [
         (["--help"], ["demo", "bench", "longshort bench attention", "--version"]),
         (["demo", "--help"], ["--out", "out/demo", "folder"]),
-        (["bench", "--help"], ["attention", "--out", "--repeats", "median", "out/bench_attention.json"]),
+        (
+            ["bench", "--help"],
+            ["attention", "--device", "--out", "--repeats", "--only", "--flex", "median", "out/bench_attention.json"],
+        ),
     ],
 )
 def test_help(arguments, words, capsys):
@@ -45,7 +51,9 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"{VERSION}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["bench"], ["bench", "nothing"], ["bench", "attention", "--repeats", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["bench"], ["bench", "nothing"], [*BENCH, "--repeats", "0"], [*BENCH, "--only", "nobody"]]
+)
 def test_wrong_use_ends_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -63,11 +71,34 @@ def test_demo_writes_both_figures_and_says_where(instant, tmp_path, capsys):
 
 
 def test_bench_takes_its_options(instant, tmp_path, capsys):
-    assert main(["bench", "attention", "--out", str(tmp_path / "b.json"), "--repeats", "7"]) == 0
+    assert main([*BENCH, "--out", str(tmp_path / "b.json"), "--repeats", "7"]) == 0
     assert "7.00×" in capsys.readouterr().out and (tmp_path / "b.json").exists()
 
 
-@pytest.mark.parametrize("command", [["demo"], ["bench", "attention"]])
+def test_bench_measures_the_cases_asked_for(instant, tmp_path, capsys):
+    assert main([*BENCH, "--out", str(tmp_path / "b.json"), "--only", "grid"]) == 0
+    printed = capsys.readouterr().out
+    assert "grid" in printed and "causal" not in printed
+
+
+@pytest.mark.parametrize(("device", "gpu_here"), [("auto", True), ("cuda", True), ("auto", False), ("cuda", False)])
+def test_bench_takes_the_gpu_that_is_there(device, gpu_here, instant, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu_here)
+    monkeypatch.setattr(gpu, "bench_gpu", lambda cases, out, **options: asked.append((len(cases), options["repeats"])))
+    arguments = ["bench", "attention", "--device", device, "--out", str(tmp_path / "b.json")]
+    if device == "cuda" and not gpu_here:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 1 and asked == []
+        assert capsys.readouterr().err.startswith("longshort: no CUDA device here; ")
+    else:
+        assert main(arguments) == 0
+        assert asked == ([(14, gpu.REPEATS)] if gpu_here else [])
+        assert (tmp_path / "b.json").exists() is not gpu_here
+
+
+@pytest.mark.parametrize("command", [["demo"], BENCH])
 def test_unwritable_folder(command, instant, below_a_file, capsys):
     assert main([*command, "--out", str(below_a_file)]) == 1
     error = capsys.readouterr().err
@@ -93,7 +124,7 @@ def test_interrupted_bench_prints_what_it_measured(tmp_path, monkeypatch, capsys
         return attention.Measured(case.name, 2.0, 7.0, case.target)
 
     monkeypatch.setattr(attention, "measure", measure)
-    assert main(["bench", "attention", "--out", str(tmp_path / "b.json")]) == 130
+    assert main([*BENCH, "--out", str(tmp_path / "b.json")]) == 130
     printed = capsys.readouterr()
     assert "n = 4096" in printed.out and "3.50×" in printed.out and "8192" not in printed.out
     assert printed.err == "longshort: interrupted\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from longshort.bench.full import FullAttention, FullCausalAttention
+from longshort.bench.run import write_json
 from longshort.bench.timing import forward_backward, milliseconds
 from longshort.nn import CausalLongShortAttention, GridLongShortAttention, LongShortAttention
 
@@ -104,7 +104,7 @@ def write_results(results: list[Measured], out: Path, repeats: int) -> None:
         for r in results
     ]
     report = {"what": "forward + backward, float32", "machine": machine(), "repeats": repeats, "results": lines}
-    out.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(report, out)
 
 
 def machine() -> str:

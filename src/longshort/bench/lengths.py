@@ -45,29 +45,38 @@ def time_over_lengths(
         yield Timed(tokens, *milliseconds(*steps, repeats=min(repeats, max(3, LONG // tokens))))
 
 
-def draw_lengths(results: Sequence[Timed], path: Path, *, machine: str = "") -> None:
+def draw_lengths(
+    results: Sequence[Timed],
+    path: Path,
+    *,
+    machine: str = "",
+    ours: str = "long-short attention",
+    theirs: str = "full attention",
+    tokens: str = "tokens",
+    step: str = "forward + backward",
+) -> None:
     """Write time against length as a PNG, both axes logarithmic, with the ratio at each length."""
     from matplotlib.figure import Figure  # without pyplot a figure needs no display and is drawn by Agg
     from matplotlib.ticker import LogLocator
 
-    tokens = [r.tokens for r in results]
+    lengths = [r.tokens for r in results]
     figure = Figure(figsize=(8, 5.6), dpi=130, layout="constrained")
     axes = figure.subplots()
-    axes.loglog(tokens, [r.theirs_ms for r in results], "o-", color="#5c6672", label="full attention")
-    axes.loglog(tokens, [r.ours_ms for r in results], "o-", color="#2f6db5", label="long-short attention")
+    axes.loglog(lengths, [r.theirs_ms for r in results], "o-", color="#5c6672", label=theirs)
+    axes.loglog(lengths, [r.ours_ms for r in results], "o-", color="#2f6db5", label=ours)
     for r in results:
         above: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 10, "fontweight": "bold"}
         place = (r.tokens, max(r.ours_ms, r.theirs_ms))
         axes.annotate(f"{r.ratio:.1f}×", place, (0, 8), textcoords="offset points", **above)
-    axes.set_xticks(tokens, [f"{n:,}" for n in tokens])
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.minorticks_off()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.margins(x=0.08, y=0.14)
-    axes.set(xlabel="tokens", ylabel="milliseconds, forward + backward")
+    axes.set(xlabel=tokens, ylabel=f"milliseconds, {step}")
     axes.grid(color="#e3e6ea")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper left")
     axes.set_title(
         "Time against length (numbers: full attention's time / long-short's)", loc="left", fontsize=12, pad=24
     )

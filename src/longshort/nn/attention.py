@@ -179,7 +179,7 @@ def attend(
     mask_first, mask_rest = (None, None) if mask is None else cut(mask, global_tokens, 1)
     _, rest = cut(x, global_tokens, 1)
 
-    rows = dynamic_projection(layer.rows(rest).to(k.dtype), k, v, mask=mask_rest)
+    rows = dynamic_projection(layer.rows(rest).to(k.dtype), k, v, mask=mask_rest, impl=layer.impl)
     k_rows, v_rows = layer.normalise_rows(rows)
     y = long_short_attention(
         q,

@@ -68,7 +68,8 @@ class CausalLongShortAttention(Projections):
 
         # Segments finished in this block: the tokens of the unfinished one, here or in the cache, are the last ones.
         open_tokens = logits.shape[1]
-        rows = dynamic_projection(logits, k[:, :, -open_tokens:], v[:, :, -open_tokens:], segment=self.geometry.segment)
+        k_open, v_open = (t[:, :, k.shape[2] - open_tokens :] for t in (k, v))
+        rows = dynamic_projection(logits, k_open, v_open, segment=self.geometry.segment, impl=self.impl)
         k_global, v_global = self.normalise_rows(rows)
         if cache is not None:
             k_global = torch.cat([cache.k_global, k_global], dim=2)

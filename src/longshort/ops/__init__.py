@@ -6,15 +6,16 @@ B batch, H heads, N queries, M keys, R rows, D head width.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from longshort.geometry import Geometry
-from longshort.ops.check import check_attention, check_mask
+from longshort.ops.check import check_attention, check_mask, refuse
 from longshort.ops.chunked import chunked
+from longshort.ops.fused import fused, why_not
+from longshort.ops.implementation import Implementation, check_implementation
 from longshort.ops.positions import RelativePositions
 from longshort.ops.precision import autocast_dtype
 from longshort.ops.projection import dynamic_projection
@@ -22,14 +23,8 @@ from longshort.ops.reference import reference
 
 __all__ = ["Implementation", "RelativePositions", "check_implementation", "dynamic_projection", "long_short_attention"]
 
-Implementation = Literal["auto", "reference", "chunked"]
-IMPLEMENTATIONS = {"reference": reference, "chunked": chunked}
+IMPLEMENTATIONS = {"reference": reference, "chunked": chunked, "triton": fused}
 FEW = 16  # for this many queries the dense form does no more work than a block of the chunked one
-
-
-def check_implementation(impl: str) -> None:
-    if impl != "auto" and impl not in IMPLEMENTATIONS:
-        raise ValueError(f"impl must be 'auto' or one of {sorted(IMPLEMENTATIONS)}, got {impl!r}")
 
 
 def long_short_attention(
@@ -57,7 +52,7 @@ def long_short_attention(
     positions: Transformer-XL's, for Causal.  bias: [H, offsets, offsets], added to local scores, for Tiles.
     dropout: on the attention weights (the caller passes 0 outside training).
     start: position in the text of the first query, for Causal.  scale: 1 / √D unless given.
-    impl: "reference" (dense, O(N²)), "chunked" (linear memory, any device), or "auto".
+    impl: "reference" (dense, O(N²)), "chunked" (linear memory, any device), "triton" (fused kernels, CUDA), or "auto".
     """
     dtype = autocast_dtype(q)
     if dtype is not None and q.dtype != torch.float64:  # which autocast leaves alone
@@ -68,8 +63,13 @@ def long_short_attention(
     check_attention(q, k, v, k_global, v_global, geometry, positions, bias, dropout, start)
     check_mask("mask", mask, k, k.shape[2])
     check_mask("mask_global", mask_global, k_global, k_global.shape[2])
-    if impl == "auto":  # a length that the compiler knows only as a symbol is not few
-        impl = "reference" if statically_known_true(q.shape[2] <= FEW) else "chunked"
+    obstacle = why_not(q, k_global, geometry, positions)
+    if impl == "triton" and obstacle is not None:
+        refuse(f"impl='triton' cannot run here: {obstacle}")
+    if impl == "auto" and statically_known_true(q.shape[2] <= FEW):  # a length that is only a symbol is not few
+        impl = "reference"
+    elif impl == "auto":
+        impl = "triton" if obstacle is None and q.is_cuda else "chunked"
     with nullcontext() if dtype is None else torch.autocast(q.device.type, enabled=False):
         out = IMPLEMENTATIONS[impl](
             q,

@@ -8,22 +8,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longshort.ops.check import check_mask, check_projection
+from longshort.ops.check import check_mask, check_projection, refuse
+from longshort.ops.fused import project, why_not_here
+from longshort.ops.implementation import Implementation, check_implementation
 
 THIN = 4  # matrix products of this many lines, one a segment, are slower than plain sums
 
 
 def dynamic_projection(
-    logits: Tensor, k: Tensor, v: Tensor, *, segment: int | None = None, mask: Tensor | None = None
+    logits: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    segment: int | None = None,
+    mask: Tensor | None = None,
+    impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Rows of keys and of values, before LN_G: averages of k and v under a softmax of `logits` over the tokens.
 
     logits: [B, N, H·R], head 0's rows first.  k, v: [B, H, N, D].  mask: [B, N], True on real tokens.
     Without `segment`: the rows [B, H, R, D] of the whole sequence. With it: the rows [B, H, S·R, D] of each finished
     segment; the tokens after the last one are left out. A padded token has weight 0; where all are padded, rows are 0.
+    impl: "triton" for the kernels, "reference" or "chunked" for what stands here, or "auto".
     """
+    check_implementation(impl)
     check_projection(logits, k, v, segment)
     check_mask("mask", mask, k, k.shape[-2])
+    obstacle = why_not_here(k)
+    if impl == "triton" and obstacle is not None:
+        refuse(f"impl='triton' cannot run here: {obstacle}")
+    if impl == "triton" or (impl == "auto" and obstacle is None and k.is_cuda):
+        return project(logits, k, v, segment, mask)
     length = k.shape[2] if segment is None else segment
     whole = k.shape[2] // length * length  # tokens of finished segments
     size = (-1, length)

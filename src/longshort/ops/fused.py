@@ -1,0 +1,69 @@
+"""The fused kernels, where they can run; Triton is imported when it is first needed, and not at all without it.
+
+B batch, H heads, N queries, R rows, D head width.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longshort.geometry import Causal, Geometry
+from longshort.ops.positions import RelativePositions
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+WIDEST = 128  # features of a head
+TILE = 32  # the smallest tile over which positions are rotated
+
+
+@cache
+def installed() -> bool:
+    return find_spec("triton") is not None
+
+
+@cache
+def interpreted() -> bool:
+    """Triton's interpreter runs the kernels on the CPU, slowly: for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def why_not_here(t: Tensor) -> str | None:
+    """What keeps kernels from running on tensors like t."""
+    if not installed():
+        return "Triton is not installed (pip install triton)"
+    if not t.is_cuda and not interpreted():
+        return f"the tensors are on {t.device}, and the kernels are for CUDA"
+    if t.dtype not in DTYPES:
+        return f"the kernels are for float32, float16 and bfloat16, not {t.dtype}"
+    if t.shape[-1] > WIDEST:
+        return f"heads are {t.shape[-1]} features wide, and the kernels take at most {WIDEST}"
+    return None
+
+
+def why_not(q: Tensor, k_global: Tensor, geometry: Geometry, positions: RelativePositions | None) -> str | None:
+    """What keeps the kernels from this call."""
+    if positions is not None and isinstance(geometry, Causal):
+        steps = (TILE - 2 + geometry.segment) // geometry.segment * geometry.rank
+        if steps >= TILE:  # then more rows than a tile is wide lie between two queries of a tile
+            return f"with positions, rank {geometry.rank} is too high for segment {geometry.segment}"
+    return why_not_here(q)
+
+
+def fused(*args: Any, **keywords: Any) -> Tensor:
+    """`long_short_attention` with the signature of `reference`."""
+    from longshort.ops.triton import fused
+
+    return fused(*args, **keywords)
+
+
+def project(logits: Tensor, k: Tensor, v: Tensor, segment: int | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`dynamic_projection`."""
+    from longshort.ops.triton.projection import project
+
+    k_rows, v_rows = project(logits, k, v, segment, mask)
+    return k_rows, v_rows

@@ -1,0 +1,387 @@
+"""Fused kernels of the causal form: window, rows and Transformer-XL positions in one online softmax.
+
+Query t sees the keys at places lowest(t) to t, counted from the first key there is, and the rows before seen(t). Rows
+are handled as keys are, with seen(t) - 1 in the place of t: then the distance is in both cases the query's place less
+the key's. Tiles of T keys are visited from the farthest to the nearest, c tiles before the queries. In the forward pass
+those that all queries see whole (`EDGE` is false: most of them) go without masks. q_content and q_position are the
+queries plus the two biases of relative positions: one addition before the kernels costs less than registers in them.
+
+T queries and keys of a tile, D head width, W the power of two that D is padded to.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from longshort.ops.triton.kernel import Kernel
+from longshort.ops.triton.positions import by_key, pack, pick, rotate, unpack
+from longshort.ops.triton.softmax import attend, factors, finish, lines, product, score_gradients, store_lines
+
+LENGTHS = ["queries", "keys", "rows", "start", "first_row"]  # a new length must not compile anew
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def lowest(t, start, earlier, WINDOW: tl.constexpr, SLIDING: tl.constexpr):
+    """The first place that query t sees; `earlier` keys stand before that of the first query."""
+    if SLIDING:
+        return tl.maximum(t - WINDOW + 1 + earlier, 0)
+    return tl.maximum(((start + t) // WINDOW - 1) * WINDOW - start + earlier, 0)
+
+
+@triton.jit
+def beyond(place, start, earlier, WINDOW: tl.constexpr, SLIDING: tl.constexpr):
+    """The first query that no longer sees the key at a place."""
+    x = place - earlier
+    if SLIDING:
+        return x + WINDOW
+    return ((start + x) // WINDOW + 2) * WINDOW - start
+
+
+@triton.jit
+def seen(t, start, first_row, SEGMENT: tl.constexpr, RANK: tl.constexpr):
+    """How many of the rows query t sees."""
+    return (start + t) // SEGMENT * RANK - first_row
+
+
+@triton.jit
+def position_words(
+    query, table, stride, first, length, D: tl.constexpr, W: tl.constexpr, T: tl.constexpr, EDGE: tl.constexpr
+):
+    """Products of queries with T lines of a table, from `first` on; zeros beyond its ends."""
+    return pack(product(query, lines(table, first, length, stride, D, W, T, EDGE).T), query.dtype, T)
+
+
+@triton.jit
+def tile_scores(
+    query, position, key, table, stride, here, c, by, first, low, high, length, span, mask,
+    MASK: tl.constexpr, POSITIONS: tl.constexpr, EDGE: tl.constexpr, D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Scores of the tile of keys from `first` on, -inf where not seen; and the position words that the next one needs.
+
+    low, high: the places that each query sees. here: position words of the distances from c·T on.
+    """
+    scores = product(query, key.T)
+    nearer = here
+    if POSITIONS:
+        nearer = position_words(position, table, stride, (c - 1) * T, span, D, W, T, EDGE)
+        scores += by_key(here, nearer, by, query.dtype, T)
+    if EDGE:
+        place = first + tl.arange(0, T)
+        visible = (place[None, :] >= low[:, None]) & (place[None, :] < high[:, None])
+        if MASK:
+            visible = visible & (tl.load(mask + place, mask=(place >= 0) & (place < length), other=0) != 0)[None, :]
+        scores = tl.where(visible, scores, float("-inf"))
+    return scores, nearer
+
+
+@Kernel
+@triton.jit(do_not_specialize=["queries"])
+def add_biases(
+    q, content_bias, position_bias, content, position, q_b, q_h, q_n, queries, heads,
+    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr, ONES: tl.constexpr,
+):  # fmt: skip
+    """Queries plus each of the two biases, as [B, N, H, D]; the second has ONES more features, which are 1."""
+    tiles = tl.cdiv(queries, T)
+    t = tl.program_id(0) % tiles * T + tl.arange(0, T)
+    b = (tl.program_id(0) // tiles // heads).to(tl.int64)
+    h = (tl.program_id(0) // tiles % heads).to(tl.int64)
+    d, inside = tl.arange(0, W), (t < queries)[:, None]
+    query = tl.load(
+        q + b * q_b + h * q_h + t.to(tl.int64)[:, None] * q_n + d[None, :], mask=inside & (d < D)[None, :], other=0.0
+    )
+    line = (b * queries + t)[:, None] * heads + h
+    first = query + tl.load(content_bias + h * D + d, mask=d < D, other=0.0)[None, :]
+    second = query + tl.load(position_bias + h * D + d, mask=d < D, other=1.0)[None, :]
+    tl.store(content + line * D + d[None, :], first, mask=inside & (d < D)[None, :])
+    tl.store(position + line * (D + ONES) + d[None, :], second, mask=inside & (d < D + ONES)[None, :])
+
+
+@Kernel
+@triton.jit(do_not_specialize=LENGTHS)
+def forward(
+    q, k, v, k_rows, v_rows, mask, mask_rows, q_content, q_position, near, far, out, lse, seed,
+    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, kr_b, kr_h, kr_n, vr_b, vr_h, vr_n, o_b, o_h, o_n,
+    c_b, c_h, c_n, p_b, p_h, p_n, near_h, near_n, far_h, far_n,
+    queries, keys, rows, start, first_row, heads, scale, dropout,
+    WINDOW: tl.constexpr, SPAN: tl.constexpr, SEGMENT: tl.constexpr, RANK: tl.constexpr, SLIDING: tl.constexpr,
+    MASK: tl.constexpr, MASK_ROWS: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
+    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(queries, T)
+    t0 = (tiles - 1 - tl.program_id(0) % tiles) * T  # the last ones see the most rows: they go first
+    head = tl.program_id(0) // tiles
+    b, h = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
+    i = tl.arange(0, T)
+    t = t0 + i
+    earlier = keys - queries
+    query = lines(q + b * q_b + h * q_h, t0, queries, q_n, D, W, T, True)
+    content = query
+    position = query
+    if POSITIONS:
+        content = lines(q_content + b * c_b + h * c_h, t0, queries, c_n, D, W, T, True)
+        position = lines(q_position + b * p_b + h * p_h, t0, queries, p_n, D, W, T, True)
+    acc = tl.zeros([T, W], tl.float32)
+    highest = tl.full([T], float("-inf"), tl.float32)
+    total = tl.zeros([T], tl.float32)
+
+    # Keys
+    k += b * k_b + h * k_h
+    v += b * v_b + h * v_h
+    near += h * near_h
+    low = lowest(t, start, earlier, WINDOW, SLIDING)
+    high = tl.where(t < queries, t + earlier + 1, 0)
+    steps = tl.cdiv(t0 + earlier - lowest(t0, start, earlier, WINDOW, SLIDING), T)
+    whole = (t0 + earlier - lowest(t0 + T - 1, start, earlier, WINDOW, SLIDING)) // T
+    whole = tl.where((t0 + T <= queries) & (not MASK), tl.maximum(whole, 0), 0)
+    here = tl.zeros([T, T], tl.float32)
+    if POSITIONS:
+        here = position_words(position, near, near_n, steps * T, SPAN, D, W, T, True)
+    for part in tl.static_range(3):  # the farthest tiles, those seen whole, the nearest
+        last = whole if part == 0 else 1 - part
+        for step in range((steps if part == 0 else whole * (2 - part)) - last):
+            c = (steps if part == 0 else whole * (2 - part)) - step
+            place = t0 + earlier - c * T
+            key = lines(k, place, keys, k_n, D, W, T, part != 1)
+            scores, here = tile_scores(
+                content, position, key, near, near_n, here, c, i, place, low, high, keys, SPAN, mask + b * keys,
+                MASK, POSITIONS, part != 1, D, W, T,
+            )  # fmt: skip
+            factor = None
+            if DROPOUT:
+                factor = factors(tl.load(seed), head, t[:, None], (place + i)[None, :], dropout)
+            value = lines(v, place, keys, v_n, D, W, T, part != 1)
+            acc, highest, total = attend(acc, highest, total, scores, value, factor, scale * LOG2E)
+
+    # Rows
+    k_rows += b * kr_b + h * kr_h
+    v_rows += b * vr_b + h * vr_h
+    far += h * far_h
+    limit, limit0 = seen(t, start, first_row, SEGMENT, RANK), seen(t0, start, first_row, SEGMENT, RANK)
+    high = tl.where(t < queries, tl.minimum(limit, rows), 0)
+    steps = tl.cdiv(tl.maximum(limit0 - 1, 0), T)
+    between = seen(tl.minimum(t0 + T, queries) - 1, start, first_row, SEGMENT, RANK) - limit0
+    nearest = tl.where(rows > 0, -1 - between // T, 0)  # without rows, not even the tile of the queries
+    whole = tl.where((t0 + T <= queries) & (not MASK_ROWS), tl.maximum(limit0 - 1, 0) // T, 0)
+    if POSITIONS:
+        here = position_words(query, far, far_n, steps * T, rows, D, W, T, True)
+    for part in tl.static_range(3):
+        last = whole if part == 0 else nearest * (part - 1)
+        for step in range((steps if part == 0 else whole * (2 - part)) - last):
+            c = (steps if part == 0 else whole * (2 - part)) - step
+            place = limit0 - 1 - c * T
+            key = lines(k_rows, place, rows, kr_n, D, W, T, part != 1)
+            scores, here = tile_scores(
+                query, query, key, far, far_n, here, c, limit - limit0, place, limit * 0, high, rows, rows,
+                mask_rows + b * rows, MASK_ROWS, POSITIONS, part != 1, D, W, T,
+            )  # fmt: skip
+            factor = None
+            if DROPOUT:
+                factor = factors(tl.load(seed), head, t[:, None], -1 - (place + i)[None, :], dropout)
+            value = lines(v_rows, place, rows, vr_n, D, W, T, part != 1)
+            acc, highest, total = attend(acc, highest, total, scores, value, factor, scale * LOG2E)
+
+    result, logarithm = finish(acc, highest, total, scale * LOG2E)
+    store_lines(out + b * o_b + h * o_h, t, o_n, t < queries, result, D, W)
+    tl.store(lse + head.to(tl.int64) * queries + t, logarithm, mask=t < queries)
+
+
+@triton.jit
+def store_distances(base, c, blocks, words, dtype: tl.constexpr, T: tl.constexpr):
+    """Gradients of a tile by distance, into the columns from c·T on, if there are, of lines of `blocks` times T."""
+    i = tl.arange(0, T)
+    pointers = base + i[:, None] * (blocks * T) + (c * T + i)[None, :]
+    tl.store(pointers, unpack(words, dtype, T), mask=c + i[:, None] * 0 < blocks)
+
+
+@Kernel
+@triton.jit(do_not_specialize=[*LENGTHS, "tile0", "tiles", "near_blocks", "far_blocks"])
+def backward_queries(
+    q, k, v, k_rows, v_rows, mask, mask_rows, q_content, q_position, near, far, out, lse, seed,
+    d_out, d_q, delta, d_near, d_far,
+    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, kr_b, kr_h, kr_n, vr_b, vr_h, vr_n, o_b, o_h, o_n,
+    c_b, c_h, c_n, p_b, p_h, p_n, near_h, near_n, far_h, far_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
+    queries, keys, rows, start, first_row, heads, scale, dropout, tile0, tiles, near_blocks, far_blocks,
+    WINDOW: tl.constexpr, SPAN: tl.constexpr, SEGMENT: tl.constexpr, RANK: tl.constexpr, SLIDING: tl.constexpr,
+    MASK: tl.constexpr, MASK_ROWS: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
+    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the queries of `tiles` tiles from tile0 on.
+
+    Also writes delta, the sums of weights times their gradients, for the other kernels; and, for the tables of
+    positions, the gradients of the scores by distance, [B, H, tiles·T, blocks·T].
+    """
+    tile = tiles - 1 - tl.program_id(0) % tiles
+    t0 = (tile0 + tile) * T
+    head = tl.program_id(0) // tiles
+    b, h = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
+    i = tl.arange(0, T)
+    t = t0 + i
+    earlier = keys - queries
+    query = lines(q + b * q_b + h * q_h, t0, queries, q_n, D, W, T, True)
+    d_result = lines(d_out + b * do_b + h * do_h, t0, queries, do_n, D, W, T, True)
+    result = lines(out + b * o_b + h * o_h, t0, queries, o_n, D, W, T, True)
+    mean = tl.sum(d_result.to(tl.float32) * result.to(tl.float32), 1)
+    at = head.to(tl.int64) * queries + t
+    tl.store(delta + at, mean, mask=t < queries)
+    logarithm = tl.load(lse + at, mask=t < queries, other=0.0)
+    dtype: tl.constexpr = query.dtype
+    content = query
+    position = query
+    if POSITIONS:
+        content = lines(q_content + b * c_b + h * c_h, t0, queries, c_n, D, W, T, True)
+        position = lines(q_position + b * p_b + h * p_h, t0, queries, p_n, D, W, T, True)
+        d_near += (head.to(tl.int64) * tiles + tile) * near_blocks * (T * T)
+        d_far += (head.to(tl.int64) * tiles + tile) * far_blocks * (T * T)
+    grad = tl.zeros([T, W], tl.float32)
+
+    # Keys
+    k += b * k_b + h * k_h
+    v += b * v_b + h * v_h
+    near += h * near_h
+    low = lowest(t, start, earlier, WINDOW, SLIDING)
+    high = tl.where(t < queries, t + earlier + 1, 0)
+    steps = tl.cdiv(t0 + earlier - lowest(t0, start, earlier, WINDOW, SLIDING), T)
+    here = tl.zeros([T, T], tl.float32)
+    moved_before = pack(tl.zeros([T, T], tl.float32), dtype, T)  # what the last tile leaves for T distances nearer
+    if POSITIONS:
+        here = position_words(position, near, near_n, steps * T, SPAN, D, W, T, True)
+        for c in range(steps + 1, near_blocks):
+            store_distances(d_near, c, near_blocks, moved_before, dtype, T)
+    for step in range(steps + 1):
+        c = steps - step
+        place = t0 + earlier - c * T
+        key = lines(k, place, keys, k_n, D, W, T, True)
+        scores, here = tile_scores(
+            content, position, key, near, near_n, here, c, i, place, low, high, keys, SPAN, mask + b * keys,
+            MASK, POSITIONS, True, D, W, T,
+        )  # fmt: skip
+        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
+        factor = None
+        if DROPOUT:
+            factor = factors(tl.load(seed), head, t[:, None], (place + i)[None, :], dropout)
+        d_weights = product(d_result, lines(v, place, keys, v_n, D, W, T, True).T)
+        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale)
+        grad = tl.dot(d_scores.to(dtype), key, grad, input_precision="ieee")
+        if POSITIONS:
+            moved = rotate(pack(d_scores, dtype, T), i, T)
+            found = pick(moved, moved_before, i, T)
+            moved_before = moved
+            store_distances(d_near, c, near_blocks, found, dtype, T)
+            table = lines(near, c * T, SPAN, near_n, D, W, T, True)
+            grad = tl.dot(unpack(found, dtype, T), table, grad, input_precision="ieee")
+
+    # Rows
+    k_rows += b * kr_b + h * kr_h
+    v_rows += b * vr_b + h * vr_h
+    far += h * far_h
+    limit, limit0 = seen(t, start, first_row, SEGMENT, RANK), seen(t0, start, first_row, SEGMENT, RANK)
+    by = limit - limit0
+    high = tl.where(t < queries, tl.minimum(limit, rows), 0)
+    steps = tl.cdiv(tl.maximum(limit0 - 1, 0), T)
+    between = seen(tl.minimum(t0 + T, queries) - 1, start, first_row, SEGMENT, RANK) - limit0
+    nearest = tl.where(rows > 0, -1 - between // T, 0)  # without rows, not even the tile of the queries
+    moved_before = pack(tl.zeros([T, T], tl.float32), dtype, T)
+    if POSITIONS:
+        here = position_words(query, far, far_n, steps * T, rows, D, W, T, True)
+        for c in range(steps + 1, far_blocks):
+            store_distances(d_far, c, far_blocks, moved_before, dtype, T)
+    for step in range(steps - nearest):
+        c = steps - step
+        place = limit0 - 1 - c * T
+        key = lines(k_rows, place, rows, kr_n, D, W, T, True)
+        scores, here = tile_scores(
+            query, query, key, far, far_n, here, c, by, place, limit * 0, high, rows, rows,
+            mask_rows + b * rows, MASK_ROWS, POSITIONS, True, D, W, T,
+        )  # fmt: skip
+        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
+        factor = None
+        if DROPOUT:
+            factor = factors(tl.load(seed), head, t[:, None], -1 - (place + i)[None, :], dropout)
+        d_weights = product(d_result, lines(v_rows, place, rows, vr_n, D, W, T, True).T)
+        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale)
+        grad = tl.dot(d_scores.to(dtype), key, grad, input_precision="ieee")
+        if POSITIONS:
+            moved = rotate(pack(d_scores, dtype, T), by, T)
+            found = pick(moved, moved_before, by, T)
+            moved_before = moved
+            store_distances(d_far, c, far_blocks, found, dtype, T)
+            table = lines(far, c * T, rows, far_n, D, W, T, True)
+            grad = tl.dot(unpack(found, dtype, T), table, grad, input_precision="ieee")
+    store_lines(d_q + b * dq_b + h * dq_h, t, dq_n, t < queries, grad, D, W)
+
+
+@Kernel
+@triton.jit(do_not_specialize=LENGTHS)
+def backward_keys(
+    q_content, k, v, mask, q_position, near, lse, delta, seed, d_out, d_k, d_v, d_content,
+    c_b, c_h, c_n, k_b, k_h, k_n, v_b, v_h, v_n, p_b, p_h, p_n, near_h, near_n, do_b, do_h, do_n,
+    dk_b, dk_h, dk_n, dv_b, dv_h, dv_n,
+    queries, keys, rows, start, first_row, heads, scale, dropout,
+    WINDOW: tl.constexpr, SPAN: tl.constexpr, SLIDING: tl.constexpr,
+    MASK: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
+    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values, and each program's share of the gradient of content_bias."""
+    tiles = tl.cdiv(keys, T)
+    first = tl.program_id(0) % tiles * T
+    head = tl.program_id(0) // tiles
+    b, h = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
+    i = tl.arange(0, T)
+    place = first + i
+    earlier = keys - queries
+    key = lines(k + b * k_b + h * k_h, first, keys, k_n, D, W, T, True)
+    value = lines(v + b * v_b + h * v_h, first, keys, v_n, D, W, T, True)
+    q_content += b * c_b + h * c_h
+    q_position += b * p_b + h * p_h
+    d_out += b * do_b + h * do_h
+    lse += head.to(tl.int64) * queries
+    delta += head.to(tl.int64) * queries
+    near += h * near_h
+    dtype: tl.constexpr = key.dtype
+    grad_k = tl.zeros([T, W], tl.float32)
+    grad_v = tl.zeros([T, W], tl.float32)
+    sums = tl.zeros([T, 16], tl.float32)
+
+    last = tl.minimum(beyond(first + T - 1, start, earlier, WINDOW, SLIDING), queries)
+    nearest = tl.maximum(earlier - first, 0) // T
+    farthest = tl.cdiv(tl.maximum(last - first + earlier, 0), T)
+    for c in range(nearest, farthest):
+        t0 = first - earlier + c * T
+        t = t0 + i
+        content = lines(q_content, t0, queries, c_n, D, W, T, True)
+        d_result = lines(d_out, t0, queries, do_n, D, W, T, True)
+        asks = (t >= 0) & (t < queries)
+        low = tl.where(asks, lowest(t, start, earlier, WINDOW, SLIDING), keys)
+        position = content
+        here = tl.zeros([T, T], tl.float32)
+        if POSITIONS:
+            position = lines(q_position, t0, queries, p_n, D, W, T, True)
+            here = position_words(position, near, near_n, c * T, SPAN, D, W, T, True)
+        scores, _ = tile_scores(
+            content, position, key, near, near_n, here, c, i, first, low, t + earlier + 1, keys, SPAN, mask + b * keys,
+            MASK, POSITIONS, True, D, W, T,
+        )  # fmt: skip
+        logarithm = tl.load(lse + t, mask=asks, other=0.0)
+        mean = tl.load(delta + t, mask=asks, other=0.0)
+        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
+        factor = None
+        kept = weights
+        if DROPOUT:
+            factor = factors(tl.load(seed), head, t[:, None], place[None, :], dropout)
+            kept = weights * factor
+        grad_v = tl.dot(kept.to(dtype).T, d_result, grad_v, input_precision="ieee")
+        d_weights = product(d_result, value.T)
+        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale).to(dtype)
+        grad_k = tl.dot(d_scores.T, content, grad_k, input_precision="ieee")
+        if POSITIONS:
+            sums = tl.dot(d_scores.T, tl.full([T, 16], 1.0, dtype), sums, input_precision="ieee")
+    if POSITIONS:  # content_bias·key is in every score of the key
+        d = tl.arange(0, W)
+        weight = tl.sum(sums, 1) / 16
+        again = lines(k + b * k_b + h * k_h, first, keys, k_n, D, W, T, True).to(tl.float32)
+        share = tl.sum(again * weight[:, None], 0)
+        tl.store(d_content + tl.program_id(0).to(tl.int64) * D + d, share, mask=d < D)
+    store_lines(d_k + b * dk_b + h * dk_h, place, dk_n, place < keys, grad_k, D, W)
+    store_lines(d_v + b * dv_b + h * dv_h, place, dv_n, place < keys, grad_v, D, W)

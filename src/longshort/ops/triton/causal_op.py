@@ -1,0 +1,175 @@
+"""The causal kernels as a PyTorch operator with gradients.
+
+B batch, H heads, N queries, M keys, R rows, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+from torch import Tensor
+
+from longshort.ops.triton import causal as kernels
+from longshort.ops.triton.launch import (
+    bytes_of,
+    dense,
+    like_inputs,
+    outputs,
+    padded,
+    rows_backward,
+    strides,
+    tile_size,
+)
+from longshort.ops.triton.operator import Operator
+
+WORKSPACE = 1 << 27  # gradients by distance that exist at a time
+ONES = 8  # features beside the position queries whose products are sums; so many that lines stay aligned
+
+
+class Tables:
+    """Positions as the kernels take them: queries plus the two biases, tables, strides; or pointers not followed."""
+
+    def __init__(self, q: Tensor, tables: list[Tensor | None]) -> None:
+        content_bias, position_bias, near, far = tables
+        self.given = near is not None
+        self.content = self.position = self.near = self.far = q
+        self.strides = [*strides(q, q), 0, 0, 0, 0]
+        if content_bias is not None and position_bias is not None and near is not None and far is not None:
+            batch, heads, queries, width = q.shape
+            self.content, self.position = (q.new_empty(batch, queries, heads, n) for n in (width, width + ONES))
+            kernels.add_biases[(triton.cdiv(queries, 64) * batch * heads,)](
+                q, content_bias.contiguous(), position_bias.contiguous(), self.content, self.position,
+                *strides(q), queries, heads, D=width, W=padded(width + ONES), T=64, ONES=ONES,
+            )  # fmt: skip
+            self.content, self.position = self.content.transpose(1, 2), self.position.transpose(1, 2)
+            self.near, self.far = dense(near), dense(far)
+            self.strides = strides(self.content, self.position, self.near, self.far)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, k_rows: Tensor, v_rows: Tensor,
+    mask: Tensor | None, mask_rows: Tensor | None,
+    content_bias: Tensor | None, position_bias: Tensor | None, near: Tensor | None, far: Tensor | None,
+    seed: Tensor | None, window: int, segment: int, rank: int, sliding: bool, start: int, scale: float, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output [B, H, N, D], and the logarithm to base 2 of the sums of weights [B, H, N]."""
+    q, k, v, k_rows, v_rows = (dense(t) for t in (q, k, v, k_rows, v_rows))
+    batch, heads, queries, width = q.shape
+    out, lse = outputs(q)
+    rows, span, tile = k_rows.shape[2], window if sliding else 2 * window, tile_size(q)
+    tables = Tables(q, [content_bias, position_bias, near, far])
+    kernels.forward[(triton.cdiv(queries, tile) * batch * heads,)](
+        q, k, v, k_rows, v_rows, bytes_of(mask, q), bytes_of(mask_rows, q),
+        tables.content, tables.position, tables.near, tables.far, out, lse, q if seed is None else seed,
+        *strides(q, k, v, k_rows, v_rows, out), *tables.strides,
+        queries, k.shape[2], rows, start, (start + queries) // segment * rank - rows, heads, scale, dropout,
+        WINDOW=window, SPAN=span, SEGMENT=segment, RANK=rank, SLIDING=sliding,
+        MASK=mask is not None, MASK_ROWS=mask_rows is not None, POSITIONS=tables.given, DROPOUT=dropout > 0,
+        D=width, W=padded(width), T=tile, num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return out, lse
+
+
+def attend_backward(
+    d_out: Tensor, out: Tensor, lse: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, k_rows: Tensor, v_rows: Tensor,
+    mask: Tensor | None, mask_rows: Tensor | None,
+    content_bias: Tensor | None, position_bias: Tensor | None, near: Tensor | None, far: Tensor | None,
+    seed: Tensor | None, window: int, segment: int, rank: int, sliding: bool, start: int, scale: float, dropout: float,
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of q, k, v, k_rows, v_rows and, where there are positions, of their four tables."""
+    q, k, v, k_rows, v_rows, d_out = (dense(t) for t in (q, k, v, k_rows, v_rows, d_out))
+    batch, heads, queries, width = q.shape
+    keys, rows, span, tile = k.shape[2], k_rows.shape[2], window if sliding else 2 * window, tile_size(q)
+    first_row = (start + queries) // segment * rank - rows
+    tables = Tables(q, [content_bias, position_bias, near, far])
+    d_q, d_k, d_v, delta = (torch.empty_like(t) for t in (q, k, v, lse))
+    pad, bits, seed = bytes_of(mask, q), bytes_of(mask_rows, q), q if seed is None else seed
+    lengths = (queries, keys, rows, start, first_row, heads, scale, dropout)
+    launch = dict(
+        POSITIONS=tables.given, DROPOUT=dropout > 0, D=width, W=padded(width), T=tile, num_warps=4, num_stages=2
+    )
+    reach = dict(WINDOW=window, SPAN=span, SLIDING=sliding, MASK=mask is not None)
+    steps = dict(SEGMENT=segment, RANK=rank, MASK_ROWS=mask_rows is not None)
+
+    def queries_backward(tile0: int, tiles: int, d_near: Tensor, d_far: Tensor) -> None:
+        kernels.backward_queries[(tiles * batch * heads,)](
+            q, k, v, k_rows, v_rows, pad, bits, tables.content, tables.position, tables.near, tables.far,
+            out, lse, seed, d_out, d_q, delta, d_near, d_far,
+            *strides(q, k, v, k_rows, v_rows, out), *tables.strides, *strides(d_out, d_q), *lengths,
+            tile0, tiles, d_near.shape[-1] // tile, d_far.shape[-1] // tile,
+            **reach, **steps, **{**launch, "num_stages": 1},
+        )  # fmt: skip
+
+    d_tables: list[Tensor] = []
+    if content_bias is None or position_bias is None or near is None or far is None:
+        queries_backward(0, triton.cdiv(queries, tile), q, q)
+    else:
+        columns = [triton.cdiv(n, tile) * tile for n in (span, rows)]
+        d_tables = table_gradients(
+            q, tables.position, near, far, queries_backward, columns, segment, rank, start, first_row
+        )
+    tiles = triton.cdiv(keys, tile)
+    d_content = torch.empty(batch, heads, tiles, width if tables.given else 0, dtype=torch.float32, device=q.device)
+    kernels.backward_keys[(tiles * batch * heads,)](
+        tables.content, k, v, pad, tables.position, tables.near, lse, delta, seed, d_out, d_k, d_v, d_content,
+        *strides(tables.content, k, v), *tables.strides[3:8], *strides(d_out, d_k, d_v), *lengths, **reach, **launch,
+    )  # fmt: skip
+    d_rows = rows_backward(
+        q, k_rows, v_rows, bits, tables.far, tables.strides[8:], lse, delta, seed, d_out,
+        start, first_row, scale, dropout, K=tile, CAUSAL=True, **steps, **launch,
+    )  # fmt: skip
+    if tables.given:
+        d_tables.insert(0, d_content.sum(dim=(0, 2)))
+    return [d_q, d_k, d_v, *d_rows, *(d.to(q.dtype) for d in d_tables)]
+
+
+def table_gradients(
+    q: Tensor, position: Tensor, near: Tensor, far: Tensor, queries_backward: Callable[..., None],
+    columns: list[int], segment: int, rank: int, start: int, first_row: int,
+) -> list[Tensor]:  # fmt: skip
+    """Of position_bias, near and far. Gradients of scores by distance come a few tiles of queries at a time.
+
+    They are then products: of what the kernel wrote, a matrix of distances a query, with the queries.
+    """
+    batch, heads, queries, width = q.shape
+    tile = tile_size(q)
+    step = max(1, WORKSPACE // (batch * heads * tile * sum(columns)))
+    step = triton.cdiv(triton.cdiv(queries, tile), triton.cdiv(triton.cdiv(queries, tile), step))
+    memory = q.new_empty(batch * heads * step * tile * sum(columns))
+    d_near, d_far = (torch.zeros(heads, n, width, dtype=torch.float32, device=q.device) for n in columns)
+    d_numbers = torch.zeros(heads, columns[0], dtype=torch.float32, device=q.device)
+    for a in range(0, queries, step * tile):
+        b = min(a + step * tile, queries)
+        tiles = triton.cdiv(b - a, tile)
+        ends = [columns[0], triton.cdiv(max((start + b - 1) // segment * rank - first_row, 0), tile) * tile]
+        parts = memory[: batch * heads * tiles * tile * sum(ends)].split(
+            [batch * heads * tiles * tile * n for n in ends]
+        )
+        by_distance = [p.view(batch, heads, tiles * tile, n) for p, n in zip(parts, ends, strict=True)]
+        queries_backward(a // tile, tiles, *by_distance)
+        local, distant = (d[:, :, : b - a].mT for d in by_distance)
+        both = (local @ position[:, :, a:b]).sum(dim=0, dtype=torch.float32)
+        d_near += both[..., :width]
+        d_numbers += both[..., width]
+        d_far[:, : ends[1]] += (distant @ q[:, :, a:b]).sum(dim=0, dtype=torch.float32)
+    d_near, d_far = (fitted(d, t.shape[1]) for d, t in ((d_near, near), (d_far, far)))
+    d_position = (d_numbers[..., None] * fitted(near, columns[0])).sum(dim=1)
+    return [d_position, d_near, d_far]
+
+
+def fitted(table: Tensor, length: int) -> Tensor:
+    """A table [H, any, D] cut to a length, or filled up with zeros."""
+    return torch.nn.functional.pad(table, (0, 0, 0, length - table.shape[1]))
+
+
+causal_attention = Operator(
+    "causal",
+    attend,
+    attend_backward,
+    fake=lambda q, *_: outputs(q),
+    fake_backward=lambda d_out, out, lse, *inputs: like_inputs(*inputs[:5], *inputs[7:11]),
+    tensors=[0, 1, 2, 3, 4, 7, 8, 9, 10],
+)
