@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench bench-gpu clean
+.PHONY: help demo test test-gpu lint bench bench-gpu clean
 
 help:
 	@echo "make demo        draw who sees whom, time long-short against full attention on this machine"
@@ -18,6 +18,9 @@ demo: $(READY)
 
 test: lint
 	$(BIN)/pytest
+
+test-gpu: $(READY)
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/pytest tests/gpu tests/ops tests/nn/test_causal.py tests/nn/test_attention.py --device cuda
 
 lint: $(READY)
 	$(BIN)/ruff check src tests

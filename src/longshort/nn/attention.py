@@ -56,7 +56,7 @@ class Projections(nn.Module):
 
     def normalise_rows(self, rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """LN_G over all heads together."""
-        k, v = (self.split(self.norm.global_(self.merge(t))) for t in rows)
+        k, v = (self.split(t) for t in self.norm.global_(*(self.merge(t) for t in rows)))
         return k, v
 
     @property
@@ -174,7 +174,7 @@ def attend(
     if mask is not None:
         x = x.masked_fill(~mask[..., None], 0.0)  # whatever stands in the padding, NaN included, reaches no one
     q = layer.split(layer.query(x))  # [B, H, G + N, D]
-    k, v = (layer.split(layer.norm.local(p(x))) for p in (layer.key, layer.value))
+    k, v = (layer.split(t) for t in layer.norm.local(layer.key(x), layer.value(x)))
     (q_first, q), (k_first, k), (v_first, v) = (cut(t, global_tokens, 2) for t in (q, k, v))
     mask_first, mask_rest = (None, None) if mask is None else cut(mask, global_tokens, 1)
     _, rest = cut(x, global_tokens, 1)

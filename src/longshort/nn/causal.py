@@ -56,7 +56,7 @@ class CausalLongShortAttention(Projections):
     def forward(self, x: Tensor, cache: CausalCache | None = None) -> tuple[Tensor, CausalCache]:
         self.check_input(x)
         q = self.split(self.query(x))  # [B, H, N, D]
-        k, v = (self.split(self.norm.local(p(x))) for p in (self.key, self.value))
+        k, v = (self.split(t) for t in self.norm.local(self.key(x), self.value(x)))
         logits = self.rows(x).to(k.dtype)  # [B, N, H·R]
         start = 0
         if cache is not None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
+
+from longshort.ops.norm import layer_norm_both
 
 
 class _LayerNorm(nn.LayerNorm):
-    """Statistics in float32 under autocast, output in the dtype of the input, so that keys stay what queries are."""
+    """Of one tensor, or of keys and values together. Statistics in float32, output in the dtype of the input."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *more: Tensor) -> Any:  # type: ignore[override]
+        if more:
+            return layer_norm_both(x, *more, self.weight, self.bias, self.eps)
         return super().forward(x).to(x.dtype)
+
+
+class _Nothing(nn.Module):
+    def forward(self, x: Tensor, *more: Tensor) -> Any:
+        return (x, *more) if more else x
 
 
 class DualLN(nn.Module):
@@ -20,5 +31,5 @@ class DualLN(nn.Module):
 
     def __init__(self, width: int, *, enabled: bool = True, eps: float = 1e-5) -> None:
         super().__init__()
-        self.local = _LayerNorm(width, eps=eps) if enabled else nn.Identity()
-        self.global_ = _LayerNorm(width, eps=eps) if enabled else nn.Identity()
+        self.local = _LayerNorm(width, eps=eps) if enabled else _Nothing()
+        self.global_ = _LayerNorm(width, eps=eps) if enabled else _Nothing()

@@ -6,7 +6,6 @@ B batch, H heads, N queries, R rows, D head width.
 from __future__ import annotations
 
 import os
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,24 +18,15 @@ from longshort.ops.positions import RelativePositions
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 128  # features of a head
 TILE = 32  # the smallest tile over which positions are rotated
-
-
-@cache
-def installed() -> bool:
-    return find_spec("triton") is not None
-
-
-@cache
-def interpreted() -> bool:
-    """Triton's interpreter runs the kernels on the CPU, slowly: for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+INSTALLED = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the kernels run on the CPU, slowly: for tests
 
 
 def why_not_here(t: Tensor) -> str | None:
     """What keeps kernels from running on tensors like t."""
-    if not installed():
+    if not INSTALLED:
         return "Triton is not installed (pip install triton)"
-    if not t.is_cuda and not interpreted():
+    if not t.is_cuda and not INTERPRETED:
         return f"the tensors are on {t.device}, and the kernels are for CUDA"
     if t.dtype not in DTYPES:
         return f"the kernels are for float32, float16 and bfloat16, not {t.dtype}"
@@ -67,3 +57,11 @@ def project(logits: Tensor, k: Tensor, v: Tensor, segment: int | None, mask: Ten
 
     k_rows, v_rows = project(logits, k, v, segment, mask)
     return k_rows, v_rows
+
+
+def normalise_both(k: Tensor, v: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`layer_norm_both`."""
+    from longshort.ops.triton.norm import normalise_both
+
+    k, v = normalise_both(k, v, weight, bias, eps)
+    return k, v

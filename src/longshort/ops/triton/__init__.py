@@ -12,7 +12,7 @@ from longshort.geometry import Causal, Geometry, Tiles
 from longshort.ops.positions import RelativePositions
 from longshort.ops.triton.causal_op import causal_attention
 from longshort.ops.triton.launch import tile_size
-from longshort.ops.triton.tiles_op import bias_of_block, tiles_attention
+from longshort.ops.triton.tiles_op import bias_of_block, bias_of_keys, tiles_attention
 
 
 def fused(
@@ -38,6 +38,8 @@ def fused(
         rule = (geometry.window, geometry.segment, geometry.rank, geometry.kind == "sliding")
         return causal_attention(*operands, *tables, seed, *rule, start, scale, dropout)[0]
     height, width = (geometry.height, geometry.width) if isinstance(geometry, Tiles) else (q.shape[2], 1)
+    bias_keys = None
     if bias is not None and isinstance(geometry, Tiles):
+        bias_keys = bias_of_keys(bias.detach(), geometry, tile_size(q))
         bias = bias_of_block(bias, geometry, tile_size(q))
-    return tiles_attention(*operands, bias, seed, geometry.window, height, width, scale, dropout)[0]
+    return tiles_attention(*operands, bias, bias_keys, seed, geometry.window, height, width, scale, dropout)[0]

@@ -85,5 +85,4 @@ def rows_backward(
         *strides(q, k_rows, v_rows), *far_strides, *strides(d_out),
         queries, rows, start, first_row, heads, batch * heads, scale, dropout, splits, **constants,
     )  # fmt: skip
-    d_rows = d_rows.sum(dim=1, dtype=torch.float32).to(q.dtype)
-    return [d_rows[0], d_rows[1]]
+    return [d.sum(dim=0, dtype=torch.float32).to(q.dtype) for d in d_rows.unbind()]

@@ -19,43 +19,49 @@ import triton.language as tl
 def pack(x, dtype: tl.constexpr, T: tl.constexpr):
     """Entries [T, T] as words [T, T / 2]."""
     if dtype == tl.float32:
-        return x
-    low, high = tl.split(x.to(dtype).to(tl.uint16, bitcast=True).reshape(T, T // 2, 2))
-    return low.to(tl.uint32) | (high.to(tl.uint32) << 16)
+        words = x
+    else:
+        low, high = tl.split(x.to(dtype).to(tl.uint16, bitcast=True).reshape(T, T // 2, 2))
+        words = low.to(tl.uint32) | (high.to(tl.uint32) << 16)
+    return words
 
 
 @triton.jit
 def unpack(words, dtype: tl.constexpr, T: tl.constexpr):
     if dtype == tl.float32:
-        return words
-    low, high = (words & 0xFFFF).to(tl.uint16), (words >> 16).to(tl.uint16)
-    return tl.join(low, high).reshape(T, T).to(dtype, bitcast=True)
+        x = words
+    else:
+        low, high = (words & 0xFFFF).to(tl.uint16), (words >> 16).to(tl.uint16)
+        x = tl.join(low, high).reshape(T, T).to(dtype, bitcast=True)
+    return x
 
 
 @triton.jit
 def pick(here, nearer, by, T: tl.constexpr):
     """Line i has its entries up to by[i] from `here`, the others from `nearer`."""
     if here.dtype == tl.float32:
-        return tl.where(tl.arange(0, T)[None, :] <= by[:, None], here, nearer)
-    left = (
-        by[:, None] - 2 * tl.arange(0, T // 2)[None, :]
-    )  # of a word's two entries, so many and one more are from here
-    bits = tl.where(left > 0, -1, tl.where(left == 0, 0xFFFF, 0)).to(tl.uint32, bitcast=True)
-    return (here & bits) | (nearer & (bits ^ 0xFFFFFFFF))
+        picked = tl.where(tl.arange(0, T)[None, :] <= by[:, None], here, nearer)
+    else:
+        left = by[:, None] - 2 * tl.arange(0, T // 2)[None, :]  # a word's first entry is from here if this is >= 0
+        bits = tl.where(left > 0, -1, tl.where(left == 0, 0xFFFF, 0)).to(tl.uint32, bitcast=True)
+        picked = (here & bits) | (nearer & (bits ^ 0xFFFFFFFF))
+    return picked
 
 
 @triton.jit
 def rotate(words, by, T: tl.constexpr):
     """Entry j of line i becomes entry (by[i] - j) mod T."""
     if words.dtype == tl.float32:
-        return tl.gather(words, (by[:, None] - tl.arange(0, T)[None, :]) & (T - 1), 1)
-    # Where by is odd, words stay whole, with their halves exchanged; where it is even, the halves come from neighbours.
-    HALF: tl.constexpr = T // 2
-    source = (by >> 1)[:, None] - tl.arange(0, HALF)[None, :]
-    one = tl.gather(words, source & (HALF - 1), 1)
-    other = tl.gather(words, (source - 1) & (HALF - 1), 1)
-    odd = (by & 1)[:, None] == 1
-    return tl.where(odd, (one >> 16) | (one << 16), (one & 0xFFFF) | (other & 0xFFFF0000))
+        rotated = tl.gather(words, (by[:, None] - tl.arange(0, T)[None, :]) & (T - 1), 1)
+    else:
+        # Where by is odd, words stay whole, their halves exchanged; where it is even, the halves come from neighbours.
+        HALF: tl.constexpr = T // 2
+        source = (by >> 1)[:, None] - tl.arange(0, HALF)[None, :]
+        one = tl.gather(words, source & (HALF - 1), 1)
+        other = tl.gather(words, (source - 1) & (HALF - 1), 1)
+        odd = (by & 1)[:, None] == 1
+        rotated = tl.where(odd, (one >> 16) | (one << 16), (one & 0xFFFF) | (other & 0xFFFF0000))
+    return rotated
 
 
 @triton.jit

@@ -46,6 +46,7 @@ def forward(
     TILES: tl.constexpr = (SY * SX + T - 1) // T
     KX: tl.constexpr = SX + 2 * RX
     KEYS: tl.constexpr = (SY + 2 * RY) * KX
+    LINE: tl.constexpr = (KEYS + 15) // 16 * 16  # of the bias
     across = tl.cdiv(width, SX)
     tile = tl.program_id(0) % TILES
     block = tl.program_id(0) // TILES % (tl.cdiv(height, SY) * across)
@@ -72,8 +73,8 @@ def forward(
             there = there & (tl.load(mask + b * tokens + m, mask=there, other=0) != 0)
         scores = product(query, gathered(k, m, k_n, there, D, W).T) * log_scale
         if BIAS:
-            pointers = bias + (h * SY * SX + slot[:, None]) * KEYS + key_slot[None, :]
-            within = (slot < SY * SX)[:, None] & (key_slot < KEYS)[None, :]
+            pointers = bias + (h * SY * SX + slot[:, None]) * LINE + key_slot[None, :]
+            within = (slot < SY * SX)[:, None] & (key_slot < LINE)[None, :]
             scores += tl.load(pointers, mask=within, other=0.0).to(tl.float32) * 1.4426950408889634
         visible = there[None, :]
         if SY > WY:
@@ -121,6 +122,7 @@ def backward_queries(
     TILES: tl.constexpr = (SY * SX + T - 1) // T
     KX: tl.constexpr = SX + 2 * RX
     KEYS: tl.constexpr = (SY + 2 * RY) * KX
+    LINE: tl.constexpr = (KEYS + 15) // 16 * 16  # of the bias
     across = tl.cdiv(width, SX)
     tile = tl.program_id(0) % TILES
     block = tl.program_id(0) // TILES % (tl.cdiv(height, SY) * across)
@@ -153,8 +155,8 @@ def backward_queries(
         key = gathered(k, m, k_n, there, D, W)
         scores = product(query, key.T) * log_scale
         if BIAS:
-            pointers = bias + (h * SY * SX + slot[:, None]) * KEYS + key_slot[None, :]
-            within = (slot < SY * SX)[:, None] & (key_slot < KEYS)[None, :]
+            pointers = bias + (h * SY * SX + slot[:, None]) * LINE + key_slot[None, :]
+            within = (slot < SY * SX)[:, None] & (key_slot < LINE)[None, :]
             scores += tl.load(pointers, mask=within, other=0.0).to(tl.float32) * 1.4426950408889634
         visible = there[None, :] & asks[:, None]
         if SY > WY:
@@ -205,8 +207,7 @@ def backward_keys(
     QX: tl.constexpr = SX + (2 * RX + WX - 1) // WX * WX
     CORNER_Y: tl.constexpr = RY - (SY if RY > 0 else 0)  # where the first block of keys starts
     CORNER_X: tl.constexpr = RX - (SX if RX > 0 else 0)
-    KX: tl.constexpr = SX + 2 * RX
-    KEYS: tl.constexpr = (SY + 2 * RY) * KX
+    LINE: tl.constexpr = (QY * QX + 15) // 16 * 16  # of the bias
     across = tl.cdiv(width - CORNER_X, SX)
     blocks = tl.cdiv(height - CORNER_Y, SY) * across
     tile = tl.program_id(0) % TILES
@@ -239,12 +240,9 @@ def backward_keys(
         query = gathered(q, n, q_n, asks, D, W)
         scores = product(key, query.T) * log_scale  # [keys, queries]
         near = sees(y[None, :], ky[:, None], WY, RY) & sees(x[None, :], kx[:, None], WX, RX)
-        if BIAS:  # the number of each in the block of the query
-            home_y, home_x = y // SY * SY, x // SX * SX
-            at = (y - home_y) * SX + x - home_x
-            pointers = bias + (h * SY * SX + at[None, :]) * KEYS
-            pointers += (ky[:, None] - home_y[None, :] + RY) * KX + kx[:, None] - home_x[None, :] + RX
-            within = near & asks[None, :] & there[:, None]
+        if BIAS:
+            pointers = bias + (h * SY * SX + key_slot[:, None]) * LINE + slot[None, :]
+            within = (key_slot < SY * SX)[:, None] & (slot < LINE)[None, :]
             scores += tl.load(pointers, mask=within, other=0.0).to(tl.float32) * 1.4426950408889634
         logarithm = tl.load(lse + n, mask=asks, other=0.0)
         visible = near & shown[:, None] & asks[None, :]
@@ -277,6 +275,7 @@ def backward_bias(
     TILES: tl.constexpr = (SY * SX + T - 1) // T
     KX: tl.constexpr = SX + 2 * RX
     KEYS: tl.constexpr = (SY + 2 * RY) * KX
+    LINE: tl.constexpr = (KEYS + 15) // 16 * 16  # of the bias
     KEY_TILES: tl.constexpr = (KEYS + K - 1) // K
     across = tl.cdiv(width, SX)
     blocks = tl.cdiv(height, SY) * across
@@ -286,9 +285,9 @@ def backward_bias(
     worker = tl.program_id(0) // TILES // KEY_TILES // heads
     tokens = height * width
     log_scale = scale * 1.4426950408889634
-    within = (slot < SY * SX)[:, None] & (key_slot < KEYS)[None, :]
-    entry = slot[:, None] * KEYS + key_slot[None, :]
-    bias_here = tl.load(bias + h * SY * SX * KEYS + entry, mask=within, other=0.0).to(tl.float32)
+    within = (slot < SY * SX)[:, None] & (key_slot < LINE)[None, :]
+    entry = slot[:, None] * LINE + key_slot[None, :]
+    bias_here = tl.load(bias + h * SY * SX * LINE + entry, mask=within, other=0.0).to(tl.float32)
     grad = tl.zeros([T, K], tl.float32)
 
     for item in range(worker, items, workers):
@@ -317,4 +316,4 @@ def backward_bias(
         d_result = gathered(d_out + b * do_b + h * do_h, n, do_n, asks, D, W)
         d_weights = product(d_result, gathered(v + b * v_b + h * v_h, m, v_n, there, D, W).T)
         grad += score_gradients(weights, d_weights, mean[:, None], factor, 1.0)
-    tl.store(d_bias + (worker * heads + h) * SY * SX * KEYS + entry, grad, mask=within)
+    tl.store(d_bias + (worker * heads + h) * SY * SX * LINE + entry, grad, mask=within)

@@ -29,7 +29,10 @@ from longshort.ops.triton.launch import (
 )
 from longshort.ops.triton.operator import Operator
 
+ALIGNED = 16  # entries to which lines of a bias are filled up
 
+
+@torch.compiler.assume_constant_result
 @lru_cache
 def block_sides(window: int, grid: bool, tile: int) -> tuple[int, int]:
     """Tokens along both axes of a block: whole windows, so many that tiles of queries are full."""
@@ -61,12 +64,13 @@ def geometry_of(window: int, height: int, width: int, tile: int) -> dict[str, in
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, k_rows: Tensor, v_rows: Tensor,
-    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, seed: Tensor | None,
+    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, bias_keys: Tensor | None, seed: Tensor | None,
     window: int, height: int, width: int, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Output [B, H, N, D], and the logarithm to base 2 of the sums of weights [B, H, N].
 
-    bias: [H, queries of a block, its keys], as `bias_of_block` makes it.
+    bias: [H, queries of a block, its keys] and bias_keys: [H, keys of a block, its queries], as `bias_of_block` and
+    `bias_of_keys` make them. The gradient of the second is in that of the first.
     """
     q, k, v, k_rows, v_rows = (dense(t) for t in (q, k, v, k_rows, v_rows))
     batch, heads, _, features = q.shape
@@ -92,7 +96,7 @@ def keys_tile(g: dict[str, int], most: int) -> int:
 def attend_backward(
     d_out: Tensor, out: Tensor, lse: Tensor,
     q: Tensor, k: Tensor, v: Tensor, k_rows: Tensor, v_rows: Tensor,
-    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, seed: Tensor | None,
+    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, bias_keys: Tensor | None, seed: Tensor | None,
     window: int, height: int, width: int, scale: float, dropout: float,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of q, k, v, k_rows, v_rows and, where there is one, of the bias."""
@@ -103,7 +107,8 @@ def attend_backward(
     tile, rows = tile_size(q), k_rows.shape[2]
     g = geometry_of(window, height, width, tile)
     blocks = triton.cdiv(height, g["SY"]) * triton.cdiv(width, g["SX"])
-    pad, bits, table = bytes_of(mask, q), bytes_of(mask_rows, q), q if bias is None else bias
+    pad, bits = bytes_of(mask, q), bytes_of(mask_rows, q)
+    table, table_keys = q if bias is None else bias, q if bias_keys is None else bias_keys
     seed = q if seed is None else seed
     common = dict(DROPOUT=dropout > 0, D=features, W=padded(features), T=tile, num_warps=4, num_stages=2)
     local = dict(MASK=mask is not None, K=keys_tile(g, tile), **g, **common)
@@ -118,7 +123,7 @@ def attend_backward(
         d_k.zero_(), d_v.zero_()
     else:
         backward_keys(
-            q, k, v, pad, table, lse, delta, seed, d_out, d_k, d_v, sizes, {**local, "BIAS": bias is not None}
+            q, k, v, pad, table_keys, lse, delta, seed, d_out, d_k, d_v, sizes, {**local, "BIAS": bias is not None}
         )
     d_rows = rows_backward(
         q, k_rows, v_rows, bits, q, [0, 0], lse, delta, seed, d_out, 0, 0, scale, dropout,
@@ -165,14 +170,29 @@ tiles_attention = Operator(
 )
 
 
-def bias_of_block(bias: Tensor, geometry: Tiles, tile: int) -> Tensor:
-    """The table over offsets [H, offsets, offsets], spread out over the queries of a block and the keys it sees."""
-    g = geometry_of(geometry.window, geometry.height, geometry.width, tile)
+def spread(bias: Tensor, geometry: Tiles, queries: list[range], keys: list[range]) -> Tensor:
+    """The table over offsets [H, offsets, offsets] as [H, queries, keys, padded], for places along both axes."""
     middle, last = geometry.offsets // 2, geometry.offsets - 1
     offsets = []
-    for side, reach in ((g["SY"], g["RY"]), (g["SX"], g["RX"])):
-        places = torch.arange(side, device=bias.device)
-        keys = torch.arange(-reach, side + reach, device=bias.device)
-        offsets.append((places[:, None] - keys + middle).clamp(0, last))  # what lies outside the table is not seen
+    for q, k in zip(queries, keys, strict=True):
+        q_places, k_places = (torch.arange(r.start, r.stop, device=bias.device) for r in (q, k))
+        offsets.append((q_places[:, None] - k_places + middle).clamp(0, last))  # outside the table nothing is seen
     y, x = offsets
-    return bias[:, y[:, None, :, None], x[None, :, None, :]].flatten(3, 4).flatten(1, 2).contiguous()
+    return bias[:, y[:, None, :, None], x[None, :, None, :]].flatten(3, 4).flatten(1, 2)
+
+
+def bias_of_block(bias: Tensor, geometry: Tiles, tile: int) -> Tensor:
+    """The bias between the queries of a block and the keys it sees; lines are filled up, so that they are aligned."""
+    g = geometry_of(geometry.window, geometry.height, geometry.width, tile)
+    sides = [(g["SY"], g["RY"]), (g["SX"], g["RX"])]
+    found = spread(bias, geometry, [range(s) for s, _ in sides], [range(-r, s + r) for s, r in sides])
+    return torch.nn.functional.pad(found, (0, -found.shape[2] % ALIGNED)).contiguous()
+
+
+def bias_of_keys(bias: Tensor, geometry: Tiles, tile: int) -> Tensor:
+    """The bias between the keys of a block, which starts `reach` after a window does, and the queries that see it."""
+    g = geometry_of(geometry.window, geometry.height, geometry.width, tile)
+    sides = [(g["SY"], g["RY"], g["WY"]), (g["SX"], g["RX"], g["WX"])]
+    queries = [range(-r, s - r + -(-2 * r // w) * w) for s, r, w in sides]
+    found = spread(bias, geometry, queries, [range(s) for s, _, _ in sides]).transpose(1, 2)
+    return torch.nn.functional.pad(found, (0, -found.shape[2] % ALIGNED)).contiguous()
