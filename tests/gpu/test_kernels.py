@@ -172,6 +172,7 @@ def test_autocast(name):
 
 
 @layers
+@pytest.mark.filterwarnings("ignore")  # the compiler gives advice, such as to allow tf32
 def test_compiled_without_graph_breaks(name):
     make, shape, rest = LAYERS[name]
     torch.manual_seed(0)
@@ -207,6 +208,7 @@ def test_a_new_length_compiles_nothing(name):
 
 
 @layers
+@pytest.mark.filterwarnings("ignore")  # gradients are made on the stream of the warm-up
 def test_cuda_graph(name):
     make, shape, rest = LAYERS[name]
     layer = make().to(CUDA).eval()

@@ -12,15 +12,15 @@ from longshort.ops.norm import layer_norm_both
 class _LayerNorm(nn.LayerNorm):
     """Of one tensor, or of keys and values together. Statistics in float32, output in the dtype of the input."""
 
-    def forward(self, x: Tensor, *more: Tensor) -> Any:  # type: ignore[override]
-        if more:
-            return layer_norm_both(x, *more, self.weight, self.bias, self.eps)
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
+        if other is not None:
+            return layer_norm_both(x, other, self.weight, self.bias, self.eps)
         return super().forward(x).to(x.dtype)
 
 
 class _Nothing(nn.Module):
-    def forward(self, x: Tensor, *more: Tensor) -> Any:
-        return (x, *more) if more else x
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
+        return x if other is None else (x, other)
 
 
 class DualLN(nn.Module):

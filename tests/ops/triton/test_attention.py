@@ -4,6 +4,7 @@ On a machine without a GPU they run in Triton's interpreter, hence the small siz
 bits by the rule that the error is at most twice that of plain PyTorch in the same dtype.
 """
 
+import copy
 import dataclasses
 
 import drawn
@@ -11,10 +12,20 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
-from longshort import Causal, RelativePositions, Segments, Tiles, long_short_attention
+from longshort import (
+    Causal,
+    CausalLongShortAttention,
+    GridLongShortAttention,
+    LongShortAttention,
+    RelativePositions,
+    Segments,
+    Tiles,
+    long_short_attention,
+)
 from longshort.ops.fused import why_not
 
 BATCH, HEADS = 2, 2
@@ -228,6 +239,43 @@ def test_it_is_a_well_behaved_operator(name):
         height, width = (12, 1) if name == "sequence" else (3, 4)
         args = (*call.tensors, None, None, None, None, None, geometry.window, height, width, 0.25, 0.0)
         torch.library.opcheck(tiles_attention.custom, args)
+
+
+LAYERS = {
+    "sequence": (LongShortAttention(32, 2, window=8, rank=4, dropout=0.1, impl="triton"), 40, ()),
+    "causal": (CausalLongShortAttention(32, 2, window=8, segment=4, rank=1, impl="triton"), 24, ()),
+    "grid": (GridLongShortAttention(32, 2, window=4, rank=4, relative_bias=True, impl="triton"), 30, ((5, 6),)),
+}
+layers = pytest.mark.parametrize("name", LAYERS)
+
+
+def output(layer, *inputs):
+    y = layer(*inputs)
+    return y[0] if isinstance(y, tuple) else y
+
+
+@layers
+def test_layers_compile_into_one_graph(name):
+    layer, n, rest = LAYERS[name]
+    layer = copy.deepcopy(layer).eval()
+    x = torch.randn(1, n, 32, requires_grad=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True if name == "sequence" else None)
+    y, expected = output(compiled, x, *rest), output(layer, x, *rest)
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-6)
+    g = torch.randn(y.shape)
+    torch.testing.assert_close(*(torch.autograd.grad(t, x, g)[0] for t in (y, expected)), rtol=0, atol=1e-5)
+
+
+@layers
+def test_layers_with_checkpointing(name):
+    layer, n, rest = LAYERS[name]
+    x = torch.randn(1, n, 32, requires_grad=True)
+    grads = []
+    for step in (lambda t: output(layer, t, *rest), lambda t: checkpoint(output, layer, t, *rest, use_reentrant=False)):
+        torch.manual_seed(3)
+        grads.append(torch.autograd.grad(step(x).sum(), x)[0])
+    assert torch.equal(*grads)
 
 
 def test_it_is_deterministic():

@@ -79,23 +79,26 @@ def tile_scores(
 @Kernel
 @triton.jit(do_not_specialize=["queries"])
 def add_biases(
-    q, content_bias, position_bias, content, position, q_b, q_h, q_n, queries, heads,
+    q, content_bias, position_bias, content, position, beside, q_b, q_h, q_n, queries, heads,
     D: tl.constexpr, W: tl.constexpr, T: tl.constexpr, ONES: tl.constexpr,
 ):  # fmt: skip
-    """Queries plus each of the two biases, as [B, N, H, D]; the second has ONES more features, which are 1."""
+    """Queries plus each of the two biases, as [B, N, H, D]; with ONES, the second also beside so many ones."""
     tiles = tl.cdiv(queries, T)
-    t = tl.program_id(0) % tiles * T + tl.arange(0, T)
-    b = (tl.program_id(0) // tiles // heads).to(tl.int64)
-    h = (tl.program_id(0) // tiles % heads).to(tl.int64)
-    d, inside = tl.arange(0, W), (t < queries)[:, None]
-    query = tl.load(
-        q + b * q_b + h * q_h + t.to(tl.int64)[:, None] * q_n + d[None, :], mask=inside & (d < D)[None, :], other=0.0
-    )
+    t = tl.program_id(0) // heads % tiles * T + tl.arange(0, T)
+    b = (tl.program_id(0) // heads // tiles).to(tl.int64)
+    h = (tl.program_id(0) % heads).to(tl.int64)
+    d = tl.arange(0, W)
+    inside = (t < queries)[:, None] & (d < D)[None, :]
+    at = b * q_b + h * q_h + t.to(tl.int64)[:, None] * q_n + d[None, :]
+    query = tl.load(q + at, mask=inside, other=0.0)
     line = (b * queries + t)[:, None] * heads + h
     first = query + tl.load(content_bias + h * D + d, mask=d < D, other=0.0)[None, :]
     second = query + tl.load(position_bias + h * D + d, mask=d < D, other=1.0)[None, :]
-    tl.store(content + line * D + d[None, :], first, mask=inside & (d < D)[None, :])
-    tl.store(position + line * (D + ONES) + d[None, :], second, mask=inside & (d < D + ONES)[None, :])
+    tl.store(content + line * D + d[None, :], first, mask=inside)
+    tl.store(position + line * D + d[None, :], second, mask=inside)
+    if ONES > 0:
+        wide = (t < queries)[:, None] & (d < D + ONES)[None, :]
+        tl.store(beside + line * (D + ONES) + d[None, :], second, mask=wide)
 
 
 @Kernel
@@ -103,7 +106,7 @@ def add_biases(
 def forward(
     q, k, v, k_rows, v_rows, mask, mask_rows, q_content, q_position, near, far, out, lse, seed,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, kr_b, kr_h, kr_n, vr_b, vr_h, vr_n, o_b, o_h, o_n,
-    c_b, c_h, c_n, p_b, p_h, p_n, near_h, near_n, far_h, far_n,
+    c_b, c_h, c_n, near_h, near_n, far_h, far_n,
     queries, keys, rows, start, first_row, heads, scale, dropout,
     WINDOW: tl.constexpr, SPAN: tl.constexpr, SEGMENT: tl.constexpr, RANK: tl.constexpr, SLIDING: tl.constexpr,
     MASK: tl.constexpr, MASK_ROWS: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
@@ -121,7 +124,7 @@ def forward(
     position = query
     if POSITIONS:
         content = lines(q_content + b * c_b + h * c_h, t0, queries, c_n, D, W, T, True)
-        position = lines(q_position + b * p_b + h * p_h, t0, queries, p_n, D, W, T, True)
+        position = lines(q_position + b * c_b + h * c_h, t0, queries, c_n, D, W, T, True)
     acc = tl.zeros([T, W], tl.float32)
     highest = tl.full([T], float("-inf"), tl.float32)
     total = tl.zeros([T], tl.float32)
@@ -201,7 +204,7 @@ def backward_queries(
     q, k, v, k_rows, v_rows, mask, mask_rows, q_content, q_position, near, far, out, lse, seed,
     d_out, d_q, delta, d_near, d_far,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, kr_b, kr_h, kr_n, vr_b, vr_h, vr_n, o_b, o_h, o_n,
-    c_b, c_h, c_n, p_b, p_h, p_n, near_h, near_n, far_h, far_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
+    c_b, c_h, c_n, near_h, near_n, far_h, far_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
     queries, keys, rows, start, first_row, heads, scale, dropout, tile0, tiles, near_blocks, far_blocks,
     WINDOW: tl.constexpr, SPAN: tl.constexpr, SEGMENT: tl.constexpr, RANK: tl.constexpr, SLIDING: tl.constexpr,
     MASK: tl.constexpr, MASK_ROWS: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
@@ -231,7 +234,7 @@ def backward_queries(
     position = query
     if POSITIONS:
         content = lines(q_content + b * c_b + h * c_h, t0, queries, c_n, D, W, T, True)
-        position = lines(q_position + b * p_b + h * p_h, t0, queries, p_n, D, W, T, True)
+        position = lines(q_position + b * c_b + h * c_h, t0, queries, c_n, D, W, T, True)
         d_near += (head.to(tl.int64) * tiles + tile) * near_blocks * (T * T)
         d_far += (head.to(tl.int64) * tiles + tile) * far_blocks * (T * T)
     grad = tl.zeros([T, W], tl.float32)
@@ -316,7 +319,7 @@ def backward_queries(
 @triton.jit(do_not_specialize=LENGTHS)
 def backward_keys(
     q_content, k, v, mask, q_position, near, lse, delta, seed, d_out, d_k, d_v, d_content,
-    c_b, c_h, c_n, k_b, k_h, k_n, v_b, v_h, v_n, p_b, p_h, p_n, near_h, near_n, do_b, do_h, do_n,
+    c_b, c_h, c_n, k_b, k_h, k_n, v_b, v_h, v_n, near_h, near_n, do_b, do_h, do_n,
     dk_b, dk_h, dk_n, dv_b, dv_h, dv_n,
     queries, keys, rows, start, first_row, heads, scale, dropout,
     WINDOW: tl.constexpr, SPAN: tl.constexpr, SLIDING: tl.constexpr,
@@ -334,7 +337,7 @@ def backward_keys(
     key = lines(k + b * k_b + h * k_h, first, keys, k_n, D, W, T, True)
     value = lines(v + b * v_b + h * v_h, first, keys, v_n, D, W, T, True)
     q_content += b * c_b + h * c_h
-    q_position += b * p_b + h * p_h
+    q_position += b * c_b + h * c_h
     d_out += b * do_b + h * do_h
     lse += head.to(tl.int64) * queries
     delta += head.to(tl.int64) * queries
@@ -357,7 +360,7 @@ def backward_keys(
         position = content
         here = tl.zeros([T, T], tl.float32)
         if POSITIONS:
-            position = lines(q_position, t0, queries, p_n, D, W, T, True)
+            position = lines(q_position, t0, queries, c_n, D, W, T, True)
             here = position_words(position, near, near_n, c * T, SPAN, D, W, T, True)
         scores, _ = tile_scores(
             content, position, key, near, near_n, here, c, i, first, low, t + earlier + 1, keys, SPAN, mask + b * keys,

@@ -29,23 +29,27 @@ ONES = 8  # features beside the position queries whose products are sums; so man
 
 
 class Tables:
-    """Positions as the kernels take them: queries plus the two biases, tables, strides; or pointers not followed."""
+    """Positions as the kernels take them: queries plus the two biases, tables, strides; or pointers not followed.
 
-    def __init__(self, q: Tensor, tables: list[Tensor | None]) -> None:
+    beside: for the backward pass, queries plus position_bias, beside ONES features that are 1.
+    """
+
+    def __init__(self, q: Tensor, tables: list[Tensor | None], ones: int = 0) -> None:
         content_bias, position_bias, near, far = tables
         self.given = near is not None
-        self.content = self.position = self.near = self.far = q
-        self.strides = [*strides(q, q), 0, 0, 0, 0]
+        self.content = self.position = self.beside = self.near = self.far = q
+        self.strides = [*strides(q), 0, 0, 0, 0]
         if content_bias is not None and position_bias is not None and near is not None and far is not None:
             batch, heads, queries, width = q.shape
-            self.content, self.position = (q.new_empty(batch, queries, heads, n) for n in (width, width + ONES))
-            kernels.add_biases[(triton.cdiv(queries, 64) * batch * heads,)](
-                q, content_bias.contiguous(), position_bias.contiguous(), self.content, self.position,
-                *strides(q), queries, heads, D=width, W=padded(width + ONES), T=64, ONES=ONES,
+            sizes = (width, width, width + ones if ones else 0)
+            made = [q.new_empty(batch, queries, heads, n) for n in sizes]
+            kernels.add_biases[(triton.cdiv(queries, 32) * batch * heads,)](
+                q, content_bias.contiguous(), position_bias.contiguous(), *made,
+                *strides(q), queries, heads, D=width, W=padded(width + ones), T=32, ONES=ones,
             )  # fmt: skip
-            self.content, self.position = self.content.transpose(1, 2), self.position.transpose(1, 2)
+            self.content, self.position, self.beside = (t.transpose(1, 2) for t in made)
             self.near, self.far = dense(near), dense(far)
-            self.strides = strides(self.content, self.position, self.near, self.far)
+            self.strides = strides(self.content, self.near, self.far)
 
 
 def attend(
@@ -84,7 +88,7 @@ def attend_backward(
     batch, heads, queries, width = q.shape
     keys, rows, span, tile = k.shape[2], k_rows.shape[2], window if sliding else 2 * window, tile_size(q)
     first_row = (start + queries) // segment * rank - rows
-    tables = Tables(q, [content_bias, position_bias, near, far])
+    tables = Tables(q, [content_bias, position_bias, near, far], ONES)
     d_q, d_k, d_v, delta = (torch.empty_like(t) for t in (q, k, v, lse))
     pad, bits, seed = bytes_of(mask, q), bytes_of(mask_rows, q), q if seed is None else seed
     lengths = (queries, keys, rows, start, first_row, heads, scale, dropout)
@@ -109,16 +113,16 @@ def attend_backward(
     else:
         columns = [triton.cdiv(n, tile) * tile for n in (span, rows)]
         d_tables = table_gradients(
-            q, tables.position, near, far, queries_backward, columns, segment, rank, start, first_row
+            q, tables.beside, near, far, queries_backward, columns, segment, rank, start, first_row
         )
     tiles = triton.cdiv(keys, tile)
     d_content = torch.empty(batch, heads, tiles, width if tables.given else 0, dtype=torch.float32, device=q.device)
     kernels.backward_keys[(tiles * batch * heads,)](
         tables.content, k, v, pad, tables.position, tables.near, lse, delta, seed, d_out, d_k, d_v, d_content,
-        *strides(tables.content, k, v), *tables.strides[3:8], *strides(d_out, d_k, d_v), *lengths, **reach, **launch,
+        *strides(tables.content, k, v), *tables.strides[3:5], *strides(d_out, d_k, d_v), *lengths, **reach, **launch,
     )  # fmt: skip
     d_rows = rows_backward(
-        q, k_rows, v_rows, bits, tables.far, tables.strides[8:], lse, delta, seed, d_out,
+        q, k_rows, v_rows, bits, tables.far, tables.strides[5:], lse, delta, seed, d_out,
         start, first_row, scale, dropout, K=tile, CAUSAL=True, **steps, **launch,
     )  # fmt: skip
     if tables.given:

@@ -73,6 +73,6 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
 
 
 def kept(ctx: Any) -> tuple[list[Tensor], list[Any]]:
-    output, tensors = ctx.saved_tensors[: ctx.outputs], iter(ctx.saved_tensors[ctx.outputs :])
-    others = iter(ctx.others)
-    return list(output), [next(tensors if is_tensor else others) for is_tensor in ctx.is_tensor]
+    saved = ctx.saved_tensors  # asked for once: checkpointing computes them anew each time
+    tensors, others = iter(saved[ctx.outputs :]), iter(ctx.others)
+    return list(saved[: ctx.outputs]), [next(tensors if is_tensor else others) for is_tensor in ctx.is_tensor]

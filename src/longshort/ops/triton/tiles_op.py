@@ -5,7 +5,6 @@ B batch, H heads, N queries, R rows, D head width.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -32,20 +31,25 @@ from longshort.ops.triton.operator import Operator
 ALIGNED = 16  # entries to which lines of a bias are filled up
 
 
-@torch.compiler.assume_constant_result
-@lru_cache
 def block_sides(window: int, grid: bool, tile: int) -> tuple[int, int]:
-    """Tokens along both axes of a block: whole windows, so many that tiles of queries are full."""
+    """Tokens along both axes of a block: whole windows, of the few sizes tried that which fills tiles best."""
     reach = Segments(window).reach
-    counts = range(1, max(1, tile // window) + 1)
 
     def cost(sides: tuple[int, int]) -> float:
         y, x = sides
         keys = (y + 2 * reach) * (x + 2 * reach if grid else 1)
         return -(-y * x // tile) * tile * keys / (y * x)
 
-    sides = [(window * a, window * b if grid else 1) for a in counts for b in (counts if grid else [1])]
-    return min(sides, key=cost)
+    if grid:
+        least = max(1, round(tile**0.5) // window)
+        tried = [(window * a, window * b) for a in (least, least + 1) for b in (least, least + 1, least + 2)]
+    else:
+        tried = [(window * max(1, tile // window) * m, 1) for m in (1, 2, 3, 4)]
+    best = tried[0]
+    for sides in tried:  # a loop that the compiler follows, as it does not min with a key
+        if cost(sides) < cost(best):
+            best = sides
+    return best
 
 
 def geometry_of(window: int, height: int, width: int, tile: int) -> dict[str, int]:
