@@ -82,7 +82,7 @@ def add_biases(
     q, content_bias, position_bias, content, position, beside, q_b, q_h, q_n, queries, heads,
     D: tl.constexpr, W: tl.constexpr, T: tl.constexpr, ONES: tl.constexpr,
 ):  # fmt: skip
-    """Queries plus each of the two biases, as [B, N, H, D]; with ONES, the second also beside so many ones."""
+    """Queries plus each of the two biases, as [B, N, H, D]; the second also as [B, H, N, D + ONES], with ones."""
     tiles = tl.cdiv(queries, T)
     t = tl.program_id(0) // heads % tiles * T + tl.arange(0, T)
     b = (tl.program_id(0) // heads // tiles).to(tl.int64)
@@ -98,6 +98,7 @@ def add_biases(
     tl.store(position + line * D + d[None, :], second, mask=inside)
     if ONES > 0:
         wide = (t < queries)[:, None] & (d < D + ONES)[None, :]
+        line = ((b * heads + h) * queries + t)[:, None]
         tl.store(beside + line * (D + ONES) + d[None, :], second, mask=wide)
 
 

@@ -41,13 +41,13 @@ class Tables:
         self.strides = [*strides(q), 0, 0, 0, 0]
         if content_bias is not None and position_bias is not None and near is not None and far is not None:
             batch, heads, queries, width = q.shape
-            sizes = (width, width, width + ones if ones else 0)
-            made = [q.new_empty(batch, queries, heads, n) for n in sizes]
+            made = [q.new_empty(batch, queries, heads, width) for _ in range(2)]
+            self.beside = q.new_empty(batch, heads, queries, width + ones) if ones else q
             kernels.add_biases[(triton.cdiv(queries, 32) * batch * heads,)](
-                q, content_bias.contiguous(), position_bias.contiguous(), *made,
+                q, content_bias.contiguous(), position_bias.contiguous(), *made, self.beside,
                 *strides(q), queries, heads, D=width, W=padded(width + ones), T=32, ONES=ones,
             )  # fmt: skip
-            self.content, self.position, self.beside = (t.transpose(1, 2) for t in made)
+            self.content, self.position = (t.transpose(1, 2) for t in made)
             self.near, self.far = dense(near), dense(far)
             self.strides = strides(self.content, self.near, self.far)
 
@@ -131,7 +131,7 @@ def attend_backward(
 
 
 def table_gradients(
-    q: Tensor, position: Tensor, near: Tensor, far: Tensor, queries_backward: Callable[..., None],
+    q: Tensor, beside: Tensor, near: Tensor, far: Tensor, queries_backward: Callable[..., None],
     columns: list[int], segment: int, rank: int, start: int, first_row: int,
 ) -> list[Tensor]:  # fmt: skip
     """Of position_bias, near and far. Gradients of scores by distance come a few tiles of queries at a time.
@@ -143,8 +143,8 @@ def table_gradients(
     step = max(1, WORKSPACE // (batch * heads * tile * sum(columns)))
     step = triton.cdiv(triton.cdiv(queries, tile), triton.cdiv(triton.cdiv(queries, tile), step))
     memory = q.new_empty(batch * heads * step * tile * sum(columns))
-    d_near, d_far = (torch.zeros(heads, n, width, dtype=torch.float32, device=q.device) for n in columns)
-    d_numbers = torch.zeros(heads, columns[0], dtype=torch.float32, device=q.device)
+    sizes = zip(columns, (width + ONES, width), strict=True)
+    totals = [torch.zeros(heads, n, w, dtype=torch.float32, device=q.device) for n, w in sizes]
     for a in range(0, queries, step * tile):
         b = min(a + step * tile, queries)
         tiles = triton.cdiv(b - a, tile)
@@ -154,13 +154,12 @@ def table_gradients(
         )
         by_distance = [p.view(batch, heads, tiles * tile, n) for p, n in zip(parts, ends, strict=True)]
         queries_backward(a // tile, tiles, *by_distance)
-        local, distant = (d[:, :, : b - a].mT for d in by_distance)
-        both = (local @ position[:, :, a:b]).sum(dim=0, dtype=torch.float32)
-        d_near += both[..., :width]
-        d_numbers += both[..., width]
-        d_far[:, : ends[1]] += (distant @ q[:, :, a:b]).sum(dim=0, dtype=torch.float32)
+        for total, d, of in zip(totals, by_distance, (beside, q), strict=True):
+            found = (d[:, :, : b - a].mT @ of[:, :, a:b]).sum(dim=0, dtype=torch.float32)
+            total[:, : found.shape[1]] += found
+    (d_near, numbers), d_far = totals[0].split([width, ONES], dim=2), totals[1]
     d_near, d_far = (fitted(d, t.shape[1]) for d, t in ((d_near, near), (d_far, far)))
-    d_position = (d_numbers[..., None] * fitted(near, columns[0])).sum(dim=1)
+    d_position = (numbers[..., :1] * fitted(near, columns[0])).sum(dim=1)
     return [d_position, d_near, d_far]
 
 

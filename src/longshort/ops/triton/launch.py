@@ -5,6 +5,7 @@ B batch, H heads, N queries, R rows, D head width.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,12 @@ SPLIT = 4  # programs a multiprocessor gets, where work is split to fill the dev
 
 
 def processors(t: Tensor) -> int:
-    return torch.cuda.get_device_properties(t.device).multi_processor_count if t.is_cuda else 1
+    return multiprocessors(t.get_device()) if t.is_cuda else 1
+
+
+@cache
+def multiprocessors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def dense(t: Tensor) -> Tensor:
@@ -79,10 +85,11 @@ def rows_backward(
         return [k_rows.new_zeros(k_rows.shape), v_rows.new_zeros(v_rows.shape)]
     tiles = triton.cdiv(rows, constants["K"]) * batch * heads
     splits = max(1, min(triton.cdiv(SPLIT * processors(q), tiles), triton.cdiv(queries, constants["T"])))
-    d_rows = torch.empty(2, splits, batch, heads, rows, width, dtype=torch.float32, device=q.device)
+    exact = torch.float32 if splits > 1 else q.dtype
+    d_k, d_v = (torch.empty(splits, batch, heads, rows, width, dtype=exact, device=q.device) for _ in range(2))
     backward_rows[(tiles * splits,)](
-        q, k_rows, v_rows, bits, far, lse, delta, seed, d_out, d_rows[0], d_rows[1],
+        q, k_rows, v_rows, bits, far, lse, delta, seed, d_out, d_k, d_v,
         *strides(q, k_rows, v_rows), *far_strides, *strides(d_out),
         queries, rows, start, first_row, heads, batch * heads, scale, dropout, splits, **constants,
     )  # fmt: skip
-    return [d.sum(dim=0, dtype=torch.float32).to(q.dtype) for d in d_rows.unbind()]
+    return [d.sum(dim=0).to(q.dtype) if splits > 1 else d[0] for d in (d_k, d_v)]

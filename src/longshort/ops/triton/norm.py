@@ -14,10 +14,11 @@ import triton.language as tl
 from torch import Tensor
 
 from longshort.ops.triton.kernel import Kernel
-from longshort.ops.triton.launch import SPLIT, processors
+from longshort.ops.triton.launch import processors
 from longshort.ops.triton.operator import Operator
 
 BLOCK = 4096  # numbers of a block
+SPLIT = 16  # programs a multiprocessor gets: many, since each waits for memory
 
 
 @triton.jit
