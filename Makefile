@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make demo        draw who sees whom, time long-short against full attention on this machine"
 	@echo "make test        lint, import contracts, type check, tests"
+	@echo "make test-gpu    the kernels at real sizes, on a CUDA machine"
 	@echo "make bench       speed on this machine, as ratios to full attention"
 	@echo "make bench-gpu   the same on a GPU: layers and the operation alone, time and memory"
 	@echo "make clean       remove the virtual environment and what the commands wrote"
