@@ -6,14 +6,22 @@ B batch, N tokens, C width, H heads, D head width, R rank, G global tokens.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from longshort.geometry import Segments, Tiles
+from longshort.geometry import Geometry, Segments, Tiles
+from longshort.nn.fused import fusible, run_fused
 from longshort.nn.norm import DualLN
-from longshort.ops import Implementation, check_implementation, dynamic_projection, long_short_attention
+from longshort.ops import (
+    Implementation,
+    RelativePositions,
+    check_implementation,
+    dynamic_projection,
+    long_short_attention,
+)
 from longshort.ops.check import check_mask
 from longshort.ops.precision import autocast_dtype
 
@@ -58,6 +66,21 @@ class Projections(nn.Module):
         """LN_G over all heads together."""
         k, v = (self.split(t) for t in self.norm.global_(*(self.merge(t) for t in rows)))
         return k, v
+
+    def operator_for(
+        self,
+        x: Tensor,
+        geometry: Geometry,
+        mask: Tensor | None = None,
+        *,
+        positions: RelativePositions | None = None,
+        bias: Tensor | None = None,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The kernels for the layer's attention over x, from the start of a text, and what they take beside it."""
+        from longshort.ops.triton import operator_for
+
+        scale = (self.width // self.heads) ** -0.5
+        return operator_for(x, geometry, mask, None, positions, bias, self.attention_dropout, 0, scale, x.shape[1])
 
     @property
     def attention_dropout(self) -> float:
@@ -173,6 +196,9 @@ def attend(
         raise ValueError(f"x has {x.shape[1]} tokens, of which {global_tokens} are global: none is left")
     if mask is not None:
         x = x.masked_fill(~mask[..., None], 0.0)  # whatever stands in the padding, NaN included, reaches no one
+    if global_tokens == 0 and fusible(layer, x, geometry):
+        given = layer.operator_for(x, geometry, mask, bias=None if bias is None else bias.to(x.dtype))
+        return run_fused(layer, x, *given, mask=mask, segment=None)[0]
     q = layer.split(layer.query(x))  # [B, H, G + N, D]
     k, v = (layer.split(t) for t in layer.norm.local(layer.key(x), layer.value(x)))
     (q_first, q), (k_first, k), (v_first, v) = (cut(t, global_tokens, 2) for t in (q, k, v))

@@ -13,6 +13,7 @@ from torch import Tensor
 from longshort.geometry import Causal
 from longshort.nn.attention import Projections
 from longshort.nn.cache import CausalCache
+from longshort.nn.fused import fusible, run_fused
 from longshort.nn.positions import TransformerXLPositions
 from longshort.ops import Implementation, dynamic_projection, long_short_attention
 
@@ -55,6 +56,8 @@ class CausalLongShortAttention(Projections):
 
     def forward(self, x: Tensor, cache: CausalCache | None = None) -> tuple[Tensor, CausalCache]:
         self.check_input(x)
+        if cache is None and fusible(self, x, self.geometry, self.positions is not None):
+            return self.run_fused(x)
         q = self.split(self.query(x))  # [B, H, N, D]
         k, v = (self.split(t) for t in self.norm.local(self.key(x), self.value(x)))
         logits = self.rows(x).to(k.dtype)  # [B, N, H·R]
@@ -91,6 +94,17 @@ class CausalLongShortAttention(Projections):
             impl=self.impl,
         )
         return self.out(self.merge(y)), self.remember(k, v, k_global, v_global, logits, start + x.shape[1])
+
+    def run_fused(self, x: Tensor) -> tuple[Tensor, CausalCache]:
+        """`forward` without a cache, in one step."""
+        positions = None
+        if self.positions is not None:
+            rows = self.geometry.rows_before(x.shape[1])
+            positions = self.positions(self.geometry.span, rows, x.dtype)
+        given = self.operator_for(x, self.geometry, positions=positions)
+        out = run_fused(self, x, *given, mask=None, segment=self.geometry.segment)
+        y, k, v, k_global, v_global, logits = out
+        return y, self.remember(k, v, k_global, v_global, logits, x.shape[1])
 
     def remember(
         self, k: Tensor, v: Tensor, k_global: Tensor, v_global: Tensor, logits: Tensor, length: int

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from longshort.geometry import Causal, Geometry
-from longshort.ops.positions import RelativePositions
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 128  # features of a head
-TILE = 32  # the smallest tile over which positions are rotated
+TILES = (32, 64)  # over which positions are rotated
 INSTALLED = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the kernels run on the CPU, slowly: for tests
 
@@ -35,12 +34,12 @@ def why_not_here(t: Tensor) -> str | None:
     return None
 
 
-def why_not(q: Tensor, k_global: Tensor, geometry: Geometry, positions: RelativePositions | None) -> str | None:
-    """What keeps the kernels from this call."""
-    if positions is not None and isinstance(geometry, Causal):
-        steps = (TILE - 2 + geometry.segment) // geometry.segment * geometry.rank
-        if steps >= TILE:  # then more rows than a tile is wide lie between two queries of a tile
-            return f"with positions, rank {geometry.rank} is too high for segment {geometry.segment}"
+def why_not(q: Tensor, geometry: Geometry, positions: bool) -> str | None:
+    """What keeps the attention kernels from queries like q."""
+    if positions and isinstance(geometry, Causal):
+        for tile in TILES:  # no more rows than a tile is wide may lie between two queries of a tile
+            if (tile - 2 + geometry.segment) // geometry.segment * geometry.rank >= tile:
+                return f"with positions, rank {geometry.rank} is too high for segment {geometry.segment}"
     return why_not_here(q)
 
 

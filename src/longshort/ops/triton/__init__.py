@@ -5,6 +5,8 @@ The package is imported only where Triton is installed. B batch, H heads, N quer
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from longshort.geometry import Causal, Geometry, Tiles
 from longshort.ops.positions import RelativePositions
 from longshort.ops.triton.causal_op import causal_attention
 from longshort.ops.triton.launch import tile_size
+from longshort.ops.triton.operator import Operator
 from longshort.ops.triton.tiles_op import bias_of_block, bias_of_keys, tiles_attention
 
 
@@ -31,15 +34,31 @@ def fused(
     start: int,
     scale: float,
 ) -> Tensor:
-    seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
-    operands = (q, k, v, k_global, v_global, mask, mask_global)
+    operator, rest = operator_for(q, geometry, mask, mask_global, positions, bias, dropout, start, scale, q.shape[2])
+    return operator(q, k, v, k_global, v_global, *rest)[0]
+
+
+def operator_for(
+    like: Tensor,
+    geometry: Geometry,
+    mask: Tensor | None,
+    mask_global: Tensor | None,
+    positions: RelativePositions | None,
+    bias: Tensor | None,
+    dropout: float,
+    start: int,
+    scale: float,
+    tokens: int,
+) -> tuple[Operator, tuple[Any, ...]]:
+    """The kernels for a geometry, and what they take beside queries, keys, values and rows, which are `like` this."""
+    seed = torch.randint(2**62, (1,), device=like.device) if dropout else None
     if isinstance(geometry, Causal):
         tables = positions or (None, None, None, None)
         rule = (geometry.window, geometry.segment, geometry.rank, geometry.kind == "sliding")
-        return causal_attention(*operands, *tables, seed, *rule, start, scale, dropout)[0]
-    height, width = (geometry.height, geometry.width) if isinstance(geometry, Tiles) else (q.shape[2], 1)
+        return causal_attention, (mask, mask_global, *tables, seed, *rule, start, scale, dropout)
+    height, width = (geometry.height, geometry.width) if isinstance(geometry, Tiles) else (tokens, 1)
     bias_keys = None
     if bias is not None and isinstance(geometry, Tiles):
-        bias_keys = bias_of_keys(bias.detach(), geometry, tile_size(q))
-        bias = bias_of_block(bias, geometry, tile_size(q))
-    return tiles_attention(*operands, bias, bias_keys, seed, geometry.window, height, width, scale, dropout)[0]
+        bias_keys = bias_of_keys(bias.detach(), geometry, tile_size(like))
+        bias = bias_of_block(bias, geometry, tile_size(like))
+    return tiles_attention, (mask, mask_global, bias, bias_keys, seed, geometry.window, height, width, scale, dropout)
