@@ -63,7 +63,7 @@ def long_short_attention(
     check_attention(q, k, v, k_global, v_global, geometry, positions, bias, dropout, start)
     check_mask("mask", mask, k, k.shape[2])
     check_mask("mask_global", mask_global, k_global, k_global.shape[2])
-    obstacle = why_not(q, geometry, positions is not None)
+    obstacle = why_not(q, geometry, positions is not None, scale)
     if impl == "triton" and obstacle is not None:
         refuse(f"impl='triton' cannot run here: {obstacle}")
     if impl == "auto" and statically_known_true(q.shape[2] <= FEW):  # a length that is only a symbol is not few

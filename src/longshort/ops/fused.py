@@ -34,8 +34,10 @@ def why_not_here(t: Tensor) -> str | None:
     return None
 
 
-def why_not(q: Tensor, geometry: Geometry, positions: bool) -> str | None:
+def why_not(q: Tensor, geometry: Geometry, positions: bool, scale: float | None = None) -> str | None:
     """What keeps the attention kernels from queries like q."""
+    if scale is not None and scale <= 0:  # the highest score is looked for before the scale
+        return f"the kernels take a scale above 0, not {scale}"
     if positions and isinstance(geometry, Causal):
         for tile in TILES:  # no more rows than a tile is wide may lie between two queries of a tile
             if (tile - 2 + geometry.segment) // geometry.segment * geometry.rank >= tile:

@@ -292,6 +292,9 @@ def test_what_it_cannot_do_it_says():
     call = in_dtype(a_call(Segments(8), 20, 3, 144), torch.float32)
     with pytest.raises(ValueError, match="144 features wide"):
         call("triton")
+    call = in_dtype(a_call(Segments(8), 20, 3, 16), torch.float32)
+    with pytest.raises(ValueError, match="a scale above 0, not -1"):
+        in_dtype(call, torch.float32).but(scale=-1.0)("triton")
     geometry = Causal(16, 4, 4)
     call = in_dtype(a_call(geometry, 20, 20, 16, positions=tables(geometry, 20, 16)), torch.float32)
     with pytest.raises(ValueError, match="rank 4 is too high for segment 4"):

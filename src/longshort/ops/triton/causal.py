@@ -54,6 +54,16 @@ def position_words(
 
 
 @triton.jit
+def unseen(place, low, high):
+    """-inf where a place [K] is not between low and high - 1 [T], else 0: as [T, K].
+
+    In bits: as truths they would take more registers than there are. Out of bounds makes a sign, the sign -inf.
+    """
+    outside = ((place[None, :] - low[:, None]) | (high[:, None] - 1 - place[None, :])) >> 31
+    return (outside & -8388608).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def tile_scores(
     query, position, key, table, stride, here, c, by, first, low, high, length, span, mask,
     MASK: tl.constexpr, POSITIONS: tl.constexpr, EDGE: tl.constexpr, D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
@@ -69,10 +79,10 @@ def tile_scores(
         scores += by_key(here, nearer, by, query.dtype, T)
     if EDGE:
         place = first + tl.arange(0, T)
-        visible = (place[None, :] >= low[:, None]) & (place[None, :] < high[:, None])
         if MASK:
-            visible = visible & (tl.load(mask + place, mask=(place >= 0) & (place < length), other=0) != 0)[None, :]
-        scores = tl.where(visible, scores, float("-inf"))
+            real = tl.load(mask + place, mask=(place >= 0) & (place < length), other=0) != 0
+            place = tl.where(real, place, -(1 << 30))
+        scores += unseen(place, low, high)
     return scores, nearer
 
 
@@ -203,7 +213,7 @@ def store_distances(base, c, blocks, words, dtype: tl.constexpr, T: tl.constexpr
 @triton.jit(do_not_specialize=[*LENGTHS, "tile0", "tiles", "near_blocks", "far_blocks"])
 def backward_queries(
     q, k, v, k_rows, v_rows, mask, mask_rows, q_content, q_position, near, far, out, lse, seed,
-    d_out, d_q, delta, d_near, d_far,
+    d_out, d_q, delta, d_near, d_far, d_biases,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, kr_b, kr_h, kr_n, vr_b, vr_h, vr_n, o_b, o_h, o_n,
     c_b, c_h, c_n, near_h, near_n, far_h, far_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
     queries, keys, rows, start, first_row, heads, scale, dropout, tile0, tiles, near_blocks, far_blocks,
@@ -214,7 +224,8 @@ def backward_queries(
     """Gradients of the queries of `tiles` tiles from tile0 on.
 
     Also writes delta, the sums of weights times their gradients, for the other kernels; and, for the tables of
-    positions, the gradients of the scores by distance, [B, H, tiles·T, blocks·T].
+    positions, the gradients of the scores by distance, [B, H, tiles·T, blocks·T], and each program's share of the sum
+    of those of the two biases.
     """
     tile = tiles - 1 - tl.program_id(0) % tiles
     t0 = (tile0 + tile) * T
@@ -276,6 +287,10 @@ def backward_queries(
             table = lines(near, c * T, SPAN, near_n, D, W, T, True)
             grad = tl.dot(unpack(found, dtype, T), table, grad, input_precision="ieee")
 
+    if POSITIONS:
+        d = tl.arange(0, W)
+        tl.store(d_biases + tl.program_id(0).to(tl.int64) * D + d, tl.sum(grad, 0), mask=d < D)
+
     # Rows
     k_rows += b * kr_b + h * kr_h
     v_rows += b * vr_b + h * vr_h
@@ -319,7 +334,7 @@ def backward_queries(
 @Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def backward_keys(
-    q_content, k, v, mask, q_position, near, lse, delta, seed, d_out, d_k, d_v, d_content,
+    q_content, k, v, mask, q_position, near, lse, delta, seed, d_out, d_k, d_v,
     c_b, c_h, c_n, k_b, k_h, k_n, v_b, v_h, v_n, near_h, near_n, do_b, do_h, do_n,
     dk_b, dk_h, dk_n, dv_b, dv_h, dv_n,
     queries, keys, rows, start, first_row, heads, scale, dropout,
@@ -327,7 +342,7 @@ def backward_keys(
     MASK: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
     D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys and values, and each program's share of the gradient of content_bias."""
+    """Gradients of keys and values."""
     tiles = tl.cdiv(keys, T)
     first = tl.program_id(0) % tiles * T
     head = tl.program_id(0) // tiles
@@ -346,7 +361,6 @@ def backward_keys(
     dtype: tl.constexpr = key.dtype
     grad_k = tl.zeros([T, W], tl.float32)
     grad_v = tl.zeros([T, W], tl.float32)
-    sums = tl.zeros([T, 16], tl.float32)
 
     last = tl.minimum(beyond(first + T - 1, start, earlier, WINDOW, SLIDING), queries)
     nearest = tl.maximum(earlier - first, 0) // T
@@ -379,13 +393,5 @@ def backward_keys(
         d_weights = product(d_result, value.T)
         d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale).to(dtype)
         grad_k = tl.dot(d_scores.T, content, grad_k, input_precision="ieee")
-        if POSITIONS:
-            sums = tl.dot(d_scores.T, tl.full([T, 16], 1.0, dtype), sums, input_precision="ieee")
-    if POSITIONS:  # content_bias·key is in every score of the key
-        d = tl.arange(0, W)
-        weight = tl.sum(sums, 1) / 16
-        again = lines(k + b * k_b + h * k_h, first, keys, k_n, D, W, T, True).to(tl.float32)
-        share = tl.sum(again * weight[:, None], 0)
-        tl.store(d_content + tl.program_id(0).to(tl.int64) * D + d, share, mask=d < D)
     store_lines(d_k + b * dk_b + h * dk_h, place, dk_n, place < keys, grad_k, D, W)
     store_lines(d_v + b * dv_b + h * dv_h, place, dv_n, place < keys, grad_v, D, W)

@@ -25,6 +25,7 @@ from longshort.ops.triton.launch import (
 from longshort.ops.triton.operator import Operator
 
 WORKSPACE = 1 << 27  # gradients by distance that exist at a time
+FEWER_REGISTERS = dict(maxnreg=128)  # so that four programs fit a multiprocessor: 0.35 ms instead of 0.42 (LOG.md)
 ONES = 8  # features beside the position queries whose products are sums; so many that lines stay aligned
 
 
@@ -71,7 +72,7 @@ def attend(
         queries, k.shape[2], rows, start, (start + queries) // segment * rank - rows, heads, scale, dropout,
         WINDOW=window, SPAN=span, SEGMENT=segment, RANK=rank, SLIDING=sliding,
         MASK=mask is not None, MASK_ROWS=mask_rows is not None, POSITIONS=tables.given, DROPOUT=dropout > 0,
-        D=width, W=padded(width), T=tile, num_warps=4, num_stages=2,
+        D=width, W=padded(width), T=tile, num_warps=4, num_stages=2, **({} if tables.given else FEWER_REGISTERS),
     )  # fmt: skip
     return out, lse
 
@@ -98,10 +99,10 @@ def attend_backward(
     reach = dict(WINDOW=window, SPAN=span, SLIDING=sliding, MASK=mask is not None)
     steps = dict(SEGMENT=segment, RANK=rank, MASK_ROWS=mask_rows is not None)
 
-    def queries_backward(tile0: int, tiles: int, d_near: Tensor, d_far: Tensor) -> None:
+    def queries_backward(tile0: int, tiles: int, d_near: Tensor, d_far: Tensor, d_biases: Tensor) -> None:
         kernels.backward_queries[(tiles * batch * heads,)](
             q, k, v, k_rows, v_rows, pad, bits, tables.content, tables.position, tables.near, tables.far,
-            out, lse, seed, d_out, d_q, delta, d_near, d_far,
+            out, lse, seed, d_out, d_q, delta, d_near, d_far, d_biases,
             *strides(q, k, v, k_rows, v_rows, out), *tables.strides, *strides(d_out, d_q), *lengths,
             tile0, tiles, d_near.shape[-1] // tile, d_far.shape[-1] // tile,
             **reach, **steps, **{**launch, "num_stages": 1},
@@ -109,24 +110,21 @@ def attend_backward(
 
     d_tables: list[Tensor] = []
     if content_bias is None or position_bias is None or near is None or far is None:
-        queries_backward(0, triton.cdiv(queries, tile), q, q)
+        queries_backward(0, triton.cdiv(queries, tile), q, q, q)
     else:
         columns = [triton.cdiv(n, tile) * tile for n in (span, rows)]
         d_tables = table_gradients(
             q, tables.beside, near, far, queries_backward, columns, segment, rank, start, first_row
         )
     tiles = triton.cdiv(keys, tile)
-    d_content = torch.empty(batch, heads, tiles, width if tables.given else 0, dtype=torch.float32, device=q.device)
     kernels.backward_keys[(tiles * batch * heads,)](
-        tables.content, k, v, pad, tables.position, tables.near, lse, delta, seed, d_out, d_k, d_v, d_content,
+        tables.content, k, v, pad, tables.position, tables.near, lse, delta, seed, d_out, d_k, d_v,
         *strides(tables.content, k, v), *tables.strides[3:5], *strides(d_out, d_k, d_v), *lengths, **reach, **launch,
     )  # fmt: skip
     d_rows = rows_backward(
         q, k_rows, v_rows, bits, tables.far, tables.strides[5:], lse, delta, seed, d_out,
         start, first_row, scale, dropout, K=tile, CAUSAL=True, **steps, **launch,
     )  # fmt: skip
-    if tables.given:
-        d_tables.insert(0, d_content.sum(dim=(0, 2)))
     return [d_q, d_k, d_v, *d_rows, *(d.to(q.dtype) for d in d_tables)]
 
 
@@ -134,7 +132,7 @@ def table_gradients(
     q: Tensor, beside: Tensor, near: Tensor, far: Tensor, queries_backward: Callable[..., None],
     columns: list[int], segment: int, rank: int, start: int, first_row: int,
 ) -> list[Tensor]:  # fmt: skip
-    """Of position_bias, near and far. Gradients of scores by distance come a few tiles of queries at a time.
+    """Of content_bias, position_bias, near and far. Gradients of scores by distance come a few tiles at a time.
 
     They are then products: of what the kernel wrote, a matrix of distances a query, with the queries.
     """
@@ -144,6 +142,7 @@ def table_gradients(
     step = triton.cdiv(triton.cdiv(queries, tile), triton.cdiv(triton.cdiv(queries, tile), step))
     memory = q.new_empty(batch * heads * step * tile * sum(columns))
     sizes = zip(columns, (width + ONES, width), strict=True)
+    both_biases = torch.zeros(heads, width, dtype=torch.float32, device=q.device)
     totals = [torch.zeros(heads, n, w, dtype=torch.float32, device=q.device) for n, w in sizes]
     for a in range(0, queries, step * tile):
         b = min(a + step * tile, queries)
@@ -153,14 +152,16 @@ def table_gradients(
             [batch * heads * tiles * tile * n for n in ends]
         )
         by_distance = [p.view(batch, heads, tiles * tile, n) for p, n in zip(parts, ends, strict=True)]
-        queries_backward(a // tile, tiles, *by_distance)
+        d_biases = torch.empty(batch, heads, tiles, width, dtype=torch.float32, device=q.device)
+        queries_backward(a // tile, tiles, *by_distance, d_biases)
+        both_biases += d_biases.sum(dim=(0, 2))
         for total, d, of in zip(totals, by_distance, (beside, q), strict=True):
             found = (d[:, :, : b - a].mT @ of[:, :, a:b]).sum(dim=0, dtype=torch.float32)
             total[:, : found.shape[1]] += found
     (d_near, numbers), d_far = totals[0].split([width, ONES], dim=2), totals[1]
     d_near, d_far = (fitted(d, t.shape[1]) for d, t in ((d_near, near), (d_far, far)))
     d_position = (numbers[..., :1] * fitted(near, columns[0])).sum(dim=1)
-    return [d_position, d_near, d_far]
+    return [both_biases - d_position, d_position, d_near, d_far]
 
 
 def fitted(table: Tensor, length: int) -> Tensor:

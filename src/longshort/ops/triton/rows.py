@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longshort.ops.triton.causal import LENGTHS, LOG2E, position_words, seen
+from longshort.ops.triton.causal import LENGTHS, LOG2E, position_words, seen, unseen
 from longshort.ops.triton.kernel import Kernel
 from longshort.ops.triton.positions import by_key
 from longshort.ops.triton.softmax import factors, lines, product, score_gradients, store_lines
@@ -37,6 +37,7 @@ def backward_rows(
     there = r < rows
     if MASK_ROWS:
         there = there & (tl.load(mask_rows + b * rows + r, mask=there, other=0) != 0)
+    place = tl.where(there, r, -(1 << 30))
     q += b * q_b + h * q_h
     d_out += b * do_b + h * do_h
     lse += head.to(tl.int64) * queries
@@ -58,7 +59,7 @@ def backward_rows(
         query = lines(q, t0, queries, q_n, D, W, T, True)
         d_result = lines(d_out, t0, queries, do_n, D, W, T, True)
         scores = product(query, key.T)
-        visible = there[None, :] & asks[:, None]
+        high = tl.where(asks, rows, 0)
         if CAUSAL:
             limit = seen(t, start, first_row, SEGMENT, RANK)
             if POSITIONS:
@@ -66,10 +67,11 @@ def backward_rows(
                 here = position_words(query, far, far_n, limit0 - 1 - r0, rows, D, W, T, True)
                 nearer = position_words(query, far, far_n, limit0 - 1 - r0 - T, rows, D, W, T, True)
                 scores += by_key(here, nearer, limit - limit0, query.dtype, T)
-            visible = visible & (r[None, :] < limit[:, None])
+            high = tl.where(asks, limit, 0)
         logarithm = tl.load(lse + t, mask=asks, other=0.0)
         mean = tl.load(delta + t, mask=asks, other=0.0)
-        weights = tl.where(visible, tl.exp2(scores * (scale * LOG2E) - logarithm[:, None]), 0.0)
+        scores += unseen(place, high * 0, high)
+        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
         factor = None
         kept = weights
         if DROPOUT:
@@ -78,6 +80,6 @@ def backward_rows(
         grad_v = tl.dot(kept.to(query.dtype).T, d_result, grad_v, input_precision="ieee")
         d_scores = score_gradients(weights, product(d_result, value.T), mean[:, None], factor, scale)
         grad_k = tl.dot(d_scores.to(query.dtype).T, query, grad_k, input_precision="ieee")
-    place = (split * heads_in_all + head).to(tl.int64) * rows
-    store_lines(d_k + place * D, r, D, r < rows, grad_k, D, W)
-    store_lines(d_v + place * D, r, D, r < rows, grad_v, D, W)
+    line = (split * heads_in_all + head).to(tl.int64) * rows
+    store_lines(d_k + line * D, r, D, r < rows, grad_k, D, W)
+    store_lines(d_v + line * D, r, D, r < rows, grad_v, D, W)
