@@ -21,7 +21,8 @@ test: lint
 	$(BIN)/pytest
 
 test-gpu: $(READY)
-	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/pytest tests/gpu tests/ops tests/nn/test_causal.py tests/nn/test_attention.py --device cuda
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/pytest tests/gpu tests/ops tests/nn/test_fused.py tests/nn/test_causal.py \
+		tests/nn/test_attention.py --device cuda
 
 lint: $(READY)
 	$(BIN)/ruff check src tests

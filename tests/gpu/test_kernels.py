@@ -127,7 +127,7 @@ def test_it_is_deterministic(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_output_is_written(name, monkeypatch):
+def test_every_output_is_written(name):
     """torch.empty comes filled with NaN in all tests (conftest.py); nothing of it is left."""
     assert torch.utils.deterministic.fill_uninitialized_memory and torch.are_deterministic_algorithms_enabled()
     assert all(t.isfinite().all() for t in gradients(name, "triton", torch.float16))

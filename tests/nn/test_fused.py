@@ -72,8 +72,59 @@ def test_modules_that_someone_watches_or_changed_are_called():
     assert seen
     handle.remove()
     assert fused.fusible(layer, x, layer.geometry)
+    handle = layer.query.register_full_backward_hook(lambda *_: None)
+    assert not fused.fusible(layer, x, layer.geometry)
+    handle.remove()
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not fused.fusible(layer, x, layer.geometry)
+    handle.remove()
+    layer.out.forward = layer.out.forward  # as some libraries wrap it
+    assert not fused.fusible(layer, x, layer.geometry)
+    del layer.out.forward
+    assert fused.fusible(layer, x, layer.geometry)
+    layer.norm.global_ = nn.LayerNorm(32)
+    assert not fused.fusible(layer, x, layer.geometry)
+    layer.norm.global_ = layer.norm.local
     layer.query = nn.Sequential(layer.query, nn.Identity())
     assert not fused.fusible(layer, x, layer.geometry)
+
+
+@layers
+def test_the_output_can_be_written_into(name):
+    make, n, rest = LAYERS[name]
+    x = torch.randn(2, n, 32, requires_grad=True)
+    y = make(impl="triton")(x, *rest)
+    y = y[0] if isinstance(y, tuple) else y
+    y += x
+    y.sum().backward()
+    assert x.grad is not None
+
+
+@layers
+def test_an_empty_batch(name):
+    make, n, rest = LAYERS[name]
+    x = torch.randn(0, n, 32, requires_grad=True)
+    layer = make(impl="triton")
+    y = layer(x, *(t[:0] if isinstance(t, torch.Tensor) else t for t in rest))
+    (y[0] if isinstance(y, tuple) else y).sum().backward()
+    assert x.grad.shape == x.shape
+    assert all((p.grad == 0).all() for p in layer.parameters())
+
+
+def test_backward_under_autocast_of_a_forward_without():
+    torch.manual_seed(0)
+    layer, x = LongShortAttention(32, 2, window=8, rank=6, impl="triton"), torch.randn(1, 40, 32, requires_grad=True)
+    (expected,) = torch.autograd.grad(layer(x).sum(), x)
+    y = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        (grad,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(grad, expected)
+
+
+def test_eps_of_nothing():
+    layer = CausalLongShortAttention(32, 2, window=9, segment=4, rank=1, eps=0.0, impl="triton")
+    layer(torch.randn(1, 21, 32))[0].sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
 def test_dropout_and_frozen_weights():

@@ -54,7 +54,7 @@ class Projections(nn.Module):
         with warnings.catch_warnings():  # rank 0 makes an empty W_P, which PyTorch warns of initialising
             warnings.filterwarnings("ignore", "Initializing zero-element tensors")
             self.rows = nn.Linear(width, heads * rank)  # has its bias even where the others have none
-        self.norm = DualLN(width, enabled=dual_norm, eps=eps)
+        self.norm = DualLN(width, enabled=dual_norm, eps=eps, impl=impl)
 
     def split(self, x: Tensor) -> Tensor:
         return rearrange(x, "b n (h d) -> b h n d", h=self.heads)

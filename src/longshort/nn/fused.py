@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from longshort.geometry import Geometry
+from longshort.nn.norm import _LayerNorm
 from longshort.ops import FEW
 from longshort.ops.fused import why_not
 from longshort.ops.norm import WIDEST
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
     from longshort.nn.attention import Projections
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Nothing but a linear layer, that no one watches."""
-    return type(module) is nn.Linear and not (module._forward_hooks or module._forward_pre_hooks)
+def unwatched(module: nn.Module) -> bool:
+    """No hook of any kind sees the module, and no one has given it another forward."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not any(hooks) and "forward" not in vars(module)
 
 
 def fusible(layer: Projections, x: Tensor, geometry: Geometry, positions: bool = False) -> bool:
@@ -40,9 +43,9 @@ def fusible(layer: Projections, x: Tensor, geometry: Geometry, positions: bool =
     runs = runs and why_not(head, geometry, positions) is None and layer.width <= WIDEST
     linear = (layer.query, layer.key, layer.value, layer.rows, layer.out)
     norms = (layer.norm.local, layer.norm.global_)
-    watched = any(n._forward_hooks or n._forward_pre_hooks for n in norms)
-    normal = isinstance(layer.norm.local, nn.LayerNorm) and not watched
-    return runs and normal and layer.rank > 0 and x.shape[1] > FEW and all(is_plain(m) for m in linear)
+    plain = all(type(m) is nn.Linear for m in linear) and all(type(m) is _LayerNorm for m in norms)
+    plain = plain and all(unwatched(m) for m in (*linear, *norms)) and not _has_any_global_hook()
+    return runs and plain and norms[0].eps == norms[1].eps and layer.rank > 0 and x.shape[1] > FEW
 
 
 def run_fused(
@@ -90,11 +93,19 @@ class _Layer(torch.autograd.Function):
         ctx.settings = operator, heads, eps, segment
         kept = (k, v, k_rows, v_rows, logits)
         ctx.mark_non_differentiable(*kept)
-        return F.linear(merge(out), w_o, b_o), *kept
+        ctx.set_materialize_grads(False)
+        lines = merge(out).flatten(0, 1)
+        y = lines @ w_o.mT if b_o is None else torch.addmm(b_o, lines, w_o.mT)
+        return torch.ops.aten._unsafe_view(y, x.shape), *kept  # not a view, which no one could write into
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_y: Tensor, *_: Any) -> Any:
+        with torch.autocast(d_y.device.type, enabled=False):
+            return _Layer.gradients(ctx, d_y)
+
+    @staticmethod
+    def gradients(ctx: Any, d_y: Tensor) -> Any:
         from longshort.ops.triton.norm import normalise_backward
         from longshort.ops.triton.projection import project_backward
 
@@ -103,9 +114,10 @@ class _Layer(torch.autograd.Function):
         q, k_raw, v_raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse = saved[:13]
         left = iter(saved[13:])
         mask, x, *rest = (next(left) if t is None else t[0] for t in ctx.others)
-        (w_q, b_q, w_k, b_k, w_v, b_v, w_p, b_p, w_o, b_o, local, local_b, far, far_b), inputs = rest[:14], rest[14:]
+        (w_q, _, w_k, _, w_v, _, w_p, _, w_o, _, local, local_b, far, far_b), inputs = rest[:14], rest[14:]
 
-        d_w_o, d_b_o = of_weights(d_y, merge(out), b_o)
+        needed = ctx.needs_input_grad
+        d_w_o, d_b_o = of_weights(d_y, merge(out), *needed[14:16])
         d_out = split(d_y @ w_o, heads)
         if mask is not None:
             d_out = d_out.masked_fill(~mask[:, None, :, None], 0.0)
@@ -122,20 +134,20 @@ class _Layer(torch.autograd.Function):
         d_k, d_v = merge(d_k).add_(merge(d_k_more)), merge(d_v).add_(merge(d_v_more))
         d_k, d_v, d_local, d_local_b = normalise_backward(d_k, d_v, k, v, k_raw, v_raw, local, local_b, eps)
 
-        parts = [(merge(d_q), w_q, b_q), (d_k, w_k, b_k), (d_v, w_v, b_v), (d_logits, w_p, b_p)]
+        parts = [(merge(d_q), w_q), (d_k, w_k), (d_v, w_v), (d_logits, w_p)]
         d_x = None
         d_weights: list[Tensor | None] = []
-        for d, w, b in parts:
-            if ctx.needs_input_grad[5]:
+        for i, (d, w) in enumerate(parts):
+            if needed[5]:
                 lines = d.flatten(0, 1)
                 d_x = lines @ w if d_x is None else d_x.addmm_(lines, w)
-            d_weights += of_weights(d, x, b)
+            d_weights += of_weights(d, x, *needed[6 + 2 * i : 8 + 2 * i])
         d_weights += [d_w_o, d_b_o, d_local, d_local_b, d_far, d_far_b]
         d_inputs = [found.get(i) for i in range(5, 5 + len(inputs))]
         return None, None, None, None, None, None if d_x is None else d_x.view_as(x), *d_weights, *d_inputs
 
 
-def of_weights(d: Tensor, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Gradients of a linear layer's weight and bias, from those of its output and from its input."""
+def of_weights(d: Tensor, x: Tensor, weight: bool, bias: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of a linear layer's weight and bias, if wanted, from those of its output and from its input."""
     d, x = d.flatten(0, 1), x.flatten(0, 1)
-    return d.mT @ x, None if bias is None else d.sum(dim=0)
+    return d.mT @ x if weight else None, d.sum(dim=0) if bias else None

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from longshort.geometry import Geometry
 from longshort.ops.check import check_attention, check_mask, refuse
 from longshort.ops.chunked import chunked
-from longshort.ops.fused import fused, why_not
+from longshort.ops.fused import fused, takes_kernels, why_not
 from longshort.ops.implementation import Implementation, check_implementation
 from longshort.ops.positions import RelativePositions
 from longshort.ops.precision import autocast_dtype
@@ -69,7 +69,7 @@ def long_short_attention(
     if impl == "auto" and statically_known_true(q.shape[2] <= FEW):  # a length that is only a symbol is not few
         impl = "reference"
     elif impl == "auto":
-        impl = "triton" if obstacle is None and q.is_cuda else "chunked"
+        impl = "triton" if obstacle is None and takes_kernels(q) else "chunked"
     with nullcontext() if dtype is None else torch.autocast(q.device.type, enabled=False):
         out = IMPLEMENTATIONS[impl](
             q,

@@ -21,10 +21,17 @@ INSTALLED = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the kernels run on the CPU, slowly: for tests
 
 
+def takes_kernels(t: Tensor) -> bool:
+    """Whether "auto" takes kernels where they can run: on CUDA, but not for export, which is for any machine."""
+    return t.is_cuda and not torch.compiler.is_exporting()
+
+
 def why_not_here(t: Tensor) -> str | None:
     """What keeps kernels from running on tensors like t."""
     if not INSTALLED:
         return "Triton is not installed (pip install triton)"
+    if torch.version.hip is not None:
+        return "the kernels are for CUDA, not ROCm"
     if not t.is_cuda and not INTERPRETED:
         return f"the tensors are on {t.device}, and the kernels are for CUDA"
     if t.dtype not in DTYPES:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longshort.ops.check import check_mask, check_projection, refuse
-from longshort.ops.fused import project, why_not_here
+from longshort.ops.fused import project, takes_kernels, why_not_here
 from longshort.ops.implementation import Implementation, check_implementation
 
 THIN = 4  # matrix products of this many lines, one a segment, are slower than plain sums
@@ -37,7 +37,7 @@ def dynamic_projection(
     obstacle = why_not_here(k)
     if impl == "triton" and obstacle is not None:
         refuse(f"impl='triton' cannot run here: {obstacle}")
-    if impl == "triton" or (impl == "auto" and obstacle is None and k.is_cuda):
+    if impl == "triton" or (impl == "auto" and obstacle is None and takes_kernels(k)):
         return project(logits, k, v, segment, mask)
     length = k.shape[2] if segment is None else segment
     whole = k.shape[2] // length * length  # tokens of finished segments

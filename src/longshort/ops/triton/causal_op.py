@@ -24,7 +24,7 @@ from longshort.ops.triton.launch import (
 )
 from longshort.ops.triton.operator import Operator
 
-WORKSPACE = 1 << 27  # gradients by distance that exist at a time
+WORKSPACE = 1 << 27  # gradients by distance that exist at a time, unless one tile of queries has more
 FEWER_REGISTERS = dict(maxnreg=128)  # so that four programs fit a multiprocessor: 0.35 ms instead of 0.42 (LOG.md)
 ONES = 8  # features beside the position queries whose products are sums; so many that lines stay aligned
 
@@ -138,7 +138,7 @@ def table_gradients(
     """
     batch, heads, queries, width = q.shape
     tile = tile_size(q)
-    step = max(1, WORKSPACE // (batch * heads * tile * sum(columns)))
+    step = max(1, WORKSPACE // max(1, batch * heads * tile * sum(columns)))
     step = triton.cdiv(triton.cdiv(queries, tile), triton.cdiv(triton.cdiv(queries, tile), step))
     memory = q.new_empty(batch * heads * step * tile * sum(columns))
     sizes = zip(columns, (width + ONES, width), strict=True)

@@ -42,7 +42,7 @@ class Kernel:
 
     def key(self, args: tuple[Any, ...], constants: dict[str, Any]) -> Any:
         kinds = [kind(arg, i not in self.general) for i, arg in enumerate(args)]
-        return (torch.cuda.current_device(), *constants.values(), *kinds)
+        return (torch.cuda.current_device(), *constants.items(), *kinds)
 
 
 def kind(arg: Any, special: bool) -> Any:

@@ -33,8 +33,9 @@ def dense(t: Tensor) -> Tensor:
 
 def by_token(like: Tensor) -> Tensor:
     """[B, H, N, D] with the memory of [B, N, H, D], so that merging the heads costs nothing."""
-    batch, heads, tokens, width = like.shape
-    return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
+    _, heads, tokens, width = like.shape
+    strides = (tokens * heads * width, width, heads * width, 1)  # not a transposed view, which no one could write into
+    return torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
 
 
 def outputs(q: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,8 +45,8 @@ def outputs(q: Tensor) -> tuple[Tensor, Tensor]:
 
 def like_inputs(q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None) -> list[Tensor]:
     """Memory for gradients: of q, k and v laid out as these are, of the others dense."""
-    dense = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in others if t is not None]
-    return [torch.empty_like(t) for t in (q, k, v)] + dense
+    contiguous = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in others if t is not None]
+    return [torch.empty_like(dense(t)) for t in (q, k, v)] + contiguous
 
 
 def strides(*tensors: Tensor) -> list[int]:
@@ -81,7 +82,7 @@ def rows_backward(
     """Gradients of k_rows and v_rows."""
     batch, heads, queries, width = q.shape
     rows = k_rows.shape[2]
-    if rows == 0:
+    if k_rows.numel() == 0:
         return [k_rows.new_zeros(k_rows.shape), v_rows.new_zeros(v_rows.shape)]
     tiles = triton.cdiv(rows, constants["K"]) * batch * heads
     splits = max(1, min(triton.cdiv(SPLIT * processors(q), tiles), triton.cdiv(queries, constants["T"])))

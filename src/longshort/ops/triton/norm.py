@@ -26,7 +26,8 @@ def standard(x, inside, eps, C: tl.constexpr):
     """x̂ and 1 / σ of the lines of x."""
     x = x.to(tl.float32)
     centred = tl.where(inside, x - (tl.sum(x, 1) / C)[:, None], 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / C + eps)
+    variance = tl.sum(centred * centred, 1) / C + eps
+    scale = 1.0 / tl.sqrt(tl.where(variance > 0, variance, 1.0))  # with eps 0, lines that are not there have none
     return centred * scale[:, None], scale
 
 

@@ -61,7 +61,8 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return None, *ctx.operator.gradients(ctx, ctx.operator.backward, grads)
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return None, *ctx.operator.gradients(ctx, ctx.operator.backward, grads)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from longshort.ops.triton.kernel import Kernel
+from longshort.ops.triton.launch import by_token
 from longshort.ops.triton.operator import Operator
 
 SUMS = 4  # a matrix product has at least 16 lines: with fewer rows than this, most of it is padding
@@ -69,8 +70,8 @@ def empty_rows(
     """Room for the rows of k and of v, and for their log-sum-exp."""
     batch, heads, tokens, width = k.shape
     lines = (1 if segment is None else tokens // segment) * (logits.shape[2] // heads)
-    k_rows, v_rows = (k.new_empty(batch, lines, heads, width).transpose(1, 2) for _ in range(2))
-    return k_rows, v_rows, k.new_empty(batch, lines, heads, dtype=torch.float32)
+    like = k[:, :, :1].expand(batch, heads, lines, width)
+    return by_token(like), by_token(like), k.new_empty(batch, lines, heads, dtype=torch.float32)
 
 
 def empty_parts(k: Tensor, lines: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,7 +24,7 @@ def backward_rows(
     MASK_ROWS: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
     D: tl.constexpr, W: tl.constexpr, T: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Each split's share of the gradients [splits, heads_in_all, rows, D], in float32."""
+    """Each split's share of the gradients [splits, heads_in_all, rows, D]."""
     tiles = tl.cdiv(rows, K)
     tile = tl.program_id(0) % tiles  # the first ones are seen by most queries
     split = tl.program_id(0) // tiles % splits

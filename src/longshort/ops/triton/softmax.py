@@ -33,15 +33,6 @@ def lines(base, first, length, stride, D: tl.constexpr, W: tl.constexpr, T: tl.c
 
 
 @triton.jit
-def numbers(base, first, length, T: tl.constexpr, EDGE: tl.constexpr):
-    """T numbers of a vector from `first` on; with EDGE zeros where there are none."""
-    n = first + tl.arange(0, T)
-    if EDGE:
-        return tl.load(base + n, mask=(n >= 0) & (n < length), other=0.0)
-    return tl.load(base + n)
-
-
-@triton.jit
 def store_lines(base, index, stride, inside, x, D: tl.constexpr, W: tl.constexpr):
     d = tl.arange(0, W)
     pointers = base + index.to(tl.int64)[:, None] * stride + d[None, :]
