@@ -61,3 +61,9 @@ def train_in_parallel(rank, kind, folder):
         torch.save([p.grad for p in layer.parameters()], f"{folder}/gradients.pt")
     dist.barrier()
     os._exit(0)  # an orderly exit races with gloo's threads and now and then aborts
+
+
+def output(layer, *inputs):
+    """Of any layer, without its cache."""
+    y = layer(*inputs)
+    return y[0] if isinstance(y, tuple) else y

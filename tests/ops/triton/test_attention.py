@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from layers import output
 from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
@@ -248,11 +249,6 @@ LAYERS = {
 layers = pytest.mark.parametrize("name", LAYERS)
 
 
-def output(layer, *inputs):
-    y = layer(*inputs)
-    return y[0] if isinstance(y, tuple) else y
-
-
 @layers
 def test_layers_compile_into_one_graph(name):
     layer, n, rest = LAYERS[name]
@@ -275,6 +271,21 @@ def test_layers_with_checkpointing(name):
         torch.manual_seed(3)
         grads.append(torch.autograd.grad(step(x).sum(), x)[0])
     assert torch.equal(*grads)
+
+
+def test_the_operation_with_checkpointing():
+    """Apart from the layers, which take another way through autograd."""
+    call = in_dtype(a_call(Segments(8), 20, 3, 16), torch.float32)
+    grads = []
+    for step in (lambda: call("triton"), lambda: checkpoint(call, "triton", use_reentrant=False)):
+        grads.append(torch.autograd.grad(step().sum(), call.leaves()))
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_heads_merge_without_a_copy():
+    geometry = Causal(16, 4, 1)
+    for call in (a_call(Segments(8), 20, 3, 16), a_call(geometry, 20, 5, 16)):
+        assert in_dtype(call, torch.float32)("triton").transpose(1, 2).is_contiguous()
 
 
 def test_it_is_deterministic():
