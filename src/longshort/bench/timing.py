@@ -13,7 +13,9 @@ from torch import Tensor
 
 Step = Callable[[], object]
 
-BURST_MS = 5.0  # on a GPU steps are timed in bursts of about this length: the wait for a first launch is not the step's
+BURST_MS = (
+    50.0  # on a GPU steps are timed in bursts of about this length: the wait for a first launch is not the step's
+)
 MOST = 20  # steps of a burst
 
 
