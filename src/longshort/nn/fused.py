@@ -45,6 +45,7 @@ def fusible(layer: Projections, x: Tensor, geometry: Geometry, positions: bool =
     norms = (layer.norm.local, layer.norm.global_)
     plain = all(type(m) is nn.Linear for m in linear) and all(type(m) is _LayerNorm for m in norms)
     plain = plain and all(unwatched(m) for m in (*linear, *norms)) and not _has_any_global_hook()
+    plain = plain and len({m.bias is None for m in linear[:3]}) == 1
     return runs and plain and norms[0].eps == norms[1].eps and layer.rank > 0 and x.shape[1] > FEW
 
 
@@ -76,9 +77,11 @@ class _Layer(torch.autograd.Function):
         from longshort.ops.triton.projection import project_and_sum
 
         (w_q, b_q, w_k, b_k, w_v, b_v, w_p, b_p, w_o, b_o, local, local_b, far, far_b), inputs = rest[:14], rest[14:]
-        q = split(F.linear(x, w_q, b_q), heads)
-        raw = F.linear(x, w_k, b_k), F.linear(x, w_v, b_v)
-        k, v = (split(t, heads) for t in normalise(*raw, local, local_b, eps))
+        w = torch.cat([w_q, w_k, w_v])  # one product reads x once
+        raw = F.linear(x, w, None if b_q is None else torch.cat([b_q, b_k, b_v]))
+        q, k_raw, v_raw = raw.split(x.shape[2], dim=2)
+        q = split(q, heads)
+        k, v = (split(t, heads) for t in normalise(k_raw, v_raw, local, local_b, eps))
         logits = F.linear(x, w_p, b_p)
         k_sum, v_sum, sums = project_and_sum(logits, k, v, segment, mask)
         k_rows, v_rows = (split(t, heads) for t in normalise(merge(k_sum), merge(v_sum), far, far_b, eps))
@@ -86,7 +89,7 @@ class _Layer(torch.autograd.Function):
         if mask is not None:
             out = out.masked_fill(~mask[:, None, :, None], 0.0)
 
-        made = (q, *raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse)
+        made = (w, raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse)
         tensors = [t for t in (mask, x, *rest) if isinstance(t, Tensor)]
         ctx.save_for_backward(*made, *tensors)
         ctx.others = [None if isinstance(t, Tensor) else (t,) for t in (mask, x, *rest)]
@@ -106,48 +109,55 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx: Any, d_y: Tensor) -> Any:
-        from longshort.ops.triton.norm import normalise_backward
+        from longshort.ops.triton.norm import write_gradients
         from longshort.ops.triton.projection import project_backward
 
         operator, heads, eps, segment = ctx.settings
         saved = ctx.saved_tensors
-        q, k_raw, v_raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse = saved[:13]
-        left = iter(saved[13:])
+        w, raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse = saved[:12]
+        left = iter(saved[12:])
         mask, x, *rest = (next(left) if t is None else t[0] for t in ctx.others)
-        (w_q, _, w_k, _, w_v, _, w_p, _, w_o, _, local, local_b, far, far_b), inputs = rest[:14], rest[14:]
+        (_, _, _, _, _, _, w_p, _, w_o, _, local, _, far, _), inputs = rest[:14], rest[14:]
+        width = x.shape[2]
 
         needed = ctx.needs_input_grad
         d_w_o, d_b_o = of_weights(d_y, merge(out), *needed[14:16])
         d_out = split(d_y @ w_o, heads)
         if mask is not None:
             d_out = d_out.masked_fill(~mask[:, None, :, None], 0.0)
-        grads = operator.backward(d_out, out, lse, q, k, v, k_rows, v_rows, *inputs)
+        q, k_raw, v_raw = raw.split(width, dim=2)
+        d_raw = torch.empty_like(raw)
+        d_q, d_k_raw, d_v_raw = d_raw.split(width, dim=2)
+        grads = operator.backward(
+            d_out, out, lse, split(q, heads), k, v, k_rows, v_rows, *inputs, into=split(d_q, heads)
+        )
         found = dict(zip(operator.tensors, grads, strict=False))  # by the number of the operator's input
-        d_q, d_k, d_v, d_k_rows, d_v_rows = grads[:5]
-        d_k_sum, d_v_sum, d_far, d_far_b = normalise_backward(
-            merge(d_k_rows), merge(d_v_rows), k_rows, v_rows, merge(k_sum), merge(v_sum), far, far_b, eps
+        _, d_k, d_v, d_k_rows, d_v_rows = grads[:5]
+        d_k_sum, d_v_sum = (torch.empty_like(merge(t)) for t in (k_sum, v_sum))
+        d_far, d_far_b = write_gradients(
+            (merge(d_k_rows), merge(d_v_rows)), None, merge(k_sum), merge(v_sum), far, eps, d_k_sum, d_v_sum
         )
-        d_k_sum, d_v_sum = split(d_k_sum, heads), split(d_v_sum, heads)
         d_logits, d_k_more, d_v_more = project_backward(
-            d_k_sum, d_v_sum, k_sum, v_sum, sums, logits, k, v, segment, mask
+            split(d_k_sum, heads), split(d_v_sum, heads), k_sum, v_sum, sums, logits, k, v, segment, mask
         )
-        d_k, d_v = merge(d_k).add_(merge(d_k_more)), merge(d_v).add_(merge(d_v_more))
-        d_k, d_v, d_local, d_local_b = normalise_backward(d_k, d_v, k, v, k_raw, v_raw, local, local_b, eps)
+        more = merge(d_k_more), merge(d_v_more)
+        d_local, d_local_b = write_gradients((merge(d_k), merge(d_v)), more, k_raw, v_raw, local, eps, d_k_raw, d_v_raw)
 
-        parts = [(merge(d_q), w_q), (d_k, w_k), (d_v, w_v), (d_logits, w_p)]
         d_x = None
-        d_weights: list[Tensor | None] = []
-        for i, (d, w) in enumerate(parts):
-            if needed[5]:
-                lines = d.flatten(0, 1)
-                d_x = lines @ w if d_x is None else d_x.addmm_(lines, w)
-            d_weights += of_weights(d, x, *needed[6 + 2 * i : 8 + 2 * i])
+        if needed[5]:
+            d_x = (d_raw.flatten(0, 1) @ w).addmm_(d_logits.flatten(0, 1), w_p).view_as(x)
+        of_three = of_weights(d_raw, x, any(needed[6:12:2]), any(needed[7:12:2]))
+        d_w, d_b = ([None] * 3 if d is None else d.split(width) for d in of_three)
+        d_weights = [t for both in zip(d_w, d_b, strict=True) for t in both]
+        d_weights += of_weights(d_logits, x, *needed[12:14])
         d_weights += [d_w_o, d_b_o, d_local, d_local_b, d_far, d_far_b]
         d_inputs = [found.get(i) for i in range(5, 5 + len(inputs))]
-        return None, None, None, None, None, None if d_x is None else d_x.view_as(x), *d_weights, *d_inputs
+        return None, None, None, None, None, d_x, *d_weights, *d_inputs
 
 
 def of_weights(d: Tensor, x: Tensor, weight: bool, bias: bool) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of a linear layer's weight and bias, if wanted, from those of its output and from its input."""
+    from longshort.ops.triton.sums import sum_of_lines
+
     d, x = d.flatten(0, 1), x.flatten(0, 1)
-    return d.mT @ x if weight else None, d.sum(dim=0) if bias else None
+    return d.mT @ x if weight else None, sum_of_lines(d) if bias else None

@@ -237,7 +237,8 @@ def test_it_is_a_well_behaved_operator(name):
         torch.library.opcheck(causal_attention.custom, args)
     else:
         height, width = (12, 1) if name == "sequence" else (3, 4)
-        args = (*call.tensors, None, None, None, None, None, geometry.window, height, width, 0.25, 0.0)
+        bias = torch.randn(call.tensors[0].shape[1], 5, 5, requires_grad=True) if name == "grid" else None
+        args = (*call.tensors, None, None, bias, None, geometry.window, height, width, 0.25, 0.0)
         torch.library.opcheck(tiles_attention.custom, args)
 
 

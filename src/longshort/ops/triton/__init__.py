@@ -13,9 +13,8 @@ from torch import Tensor
 from longshort.geometry import Causal, Geometry, Tiles
 from longshort.ops.positions import RelativePositions
 from longshort.ops.triton.causal_op import causal_attention
-from longshort.ops.triton.launch import tile_size
 from longshort.ops.triton.operator import Operator
-from longshort.ops.triton.tiles_op import bias_of_block, bias_of_keys, tiles_attention
+from longshort.ops.triton.tiles_op import tiles_attention
 
 
 def fused(
@@ -57,8 +56,4 @@ def operator_for(
         rule = (geometry.window, geometry.segment, geometry.rank, geometry.kind == "sliding")
         return causal_attention, (mask, mask_global, *tables, seed, *rule, start, scale, dropout)
     height, width = (geometry.height, geometry.width) if isinstance(geometry, Tiles) else (tokens, 1)
-    bias_keys = None
-    if bias is not None and isinstance(geometry, Tiles):
-        bias_keys = bias_of_keys(bias.detach(), geometry, tile_size(like))
-        bias = bias_of_block(bias, geometry, tile_size(like))
-    return tiles_attention, (mask, mask_global, bias, bias_keys, seed, geometry.window, height, width, scale, dropout)
+    return tiles_attention, (mask, mask_global, bias, seed, geometry.window, height, width, scale, dropout)

@@ -54,13 +54,25 @@ def position_words(
 
 
 @triton.jit
-def unseen(place, low, high):
-    """-inf where a place [K] is not between low and high - 1 [T], else 0: as [T, K].
+def nearest_rows(t0, queries, rows, start, first_row, SEGMENT: tl.constexpr, RANK: tl.constexpr, T: tl.constexpr):
+    """The number of the last tile of rows that the T queries from t0 on see; tile 0 holds those the first one sees."""
+    last = seen(tl.minimum(t0 + T, queries) - 1, start, first_row, SEGMENT, RANK)
+    between = last - seen(t0, start, first_row, SEGMENT, RANK)
+    return tl.where(rows > 0, -(between // T), 1)  # without rows, not even tile 0
 
-    In bits: as truths they would take more registers than there are. Out of bounds makes a sign, the sign -inf.
-    """
-    outside = ((place[None, :] - low[:, None]) | (high[:, None] - 1 - place[None, :])) >> 31
-    return (outside & -8388608).to(tl.float32, bitcast=True)
+
+@triton.jit
+def only_seen(scores, place, low, high):
+    """Scores [T, K], -inf where a place [K] is not between low and high - 1 [T]."""
+    above = (place[None, :] - low[:, None]).to(tl.uint32)  # what is below is very far above
+    return tl.where(above < tl.maximum(high - low, 0).to(tl.uint32)[:, None], scores, float("-inf"))
+
+
+@triton.jit
+def numbers(place, ROWS: tl.constexpr, T: tl.constexpr):
+    """What dropout calls the T keys from a place on; rows have the numbers -1, -2, ..."""
+    number = place + tl.arange(0, T)
+    return -1 - number if ROWS else number
 
 
 @triton.jit
@@ -82,8 +94,27 @@ def tile_scores(
         if MASK:
             real = tl.load(mask + place, mask=(place >= 0) & (place < length), other=0) != 0
             place = tl.where(real, place, -(1 << 30))
-        scores += unseen(place, low, high)
+        scores = only_seen(scores, place, low, high)
     return scores, nearer
+
+
+@triton.jit
+def within(begin, end, count):
+    """A range cut to 0 to count."""
+    begin = tl.minimum(tl.maximum(begin, 0), count)
+    return begin, tl.minimum(tl.maximum(end, begin), count)
+
+
+@triton.jit
+def steps_of(begin, end, count, WHOLE: tl.constexpr):
+    """Of `count` steps, begin to end - 1 are at tiles that are seen whole: how many these are, or how many others."""
+    return end - begin if WHOLE else count - (end - begin)
+
+
+@triton.jit
+def step_of(index, begin, end, WHOLE: tl.constexpr):
+    """The index-th of the steps that steps_of counts."""
+    return begin + index if WHOLE else index + tl.where(index >= begin, end - begin, 0)
 
 
 @Kernel
@@ -110,6 +141,39 @@ def add_biases(
         wide = (t < queries)[:, None] & (d < D + ONES)[None, :]
         line = ((b * heads + h) * queries + t)[:, None]
         tl.store(beside + line * (D + ONES) + d[None, :], second, mask=wide)
+
+
+@triton.jit
+def attend_tiles(
+    acc, highest, total, query, position, k, v, table, mask, seed, k_n, v_n, table_n,
+    origin, steps, whole, nearest, by, low, high, length, span, head, t, scale, dropout,
+    ROWS: tl.constexpr, MASK: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
+    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """The online softmax over tiles of keys, or of rows, from the one `steps` to the left to `nearest`.
+
+    origin: the first place of tile 0. Tiles `whole` to 1 are seen whole. length, span: of keys and of the table.
+    """
+    here = tl.zeros([T, T], tl.float32)
+    if POSITIONS:
+        here = position_words(position, table, table_n, steps * T, span, D, W, T, True)
+    for part in tl.static_range(3):  # the farthest tiles, those seen whole, the nearest
+        begin = steps if part == 0 else (whole if part == 1 else tl.minimum(whole, 0))
+        end = whole if part == 0 else (tl.minimum(whole, 0) if part == 1 else nearest - 1)
+        for step in range(begin - end):
+            c = begin - step
+            place = origin - c * T
+            key = lines(k, place, length, k_n, D, W, T, part != 1)
+            scores, here = tile_scores(
+                query, position, key, table, table_n, here, c, by, place, low, high, length, span, mask,
+                MASK, POSITIONS, part != 1, D, W, T,
+            )  # fmt: skip
+            factor = None
+            if DROPOUT:
+                factor = factors(tl.load(seed), head, t[:, None], numbers(place, ROWS, T)[None, :], dropout)
+            value = lines(v, place, length, v_n, D, W, T, part != 1)
+            acc, highest, total = attend(acc, highest, total, scores, value, factor, scale * LOG2E)
+    return acc, highest, total
 
 
 @Kernel
@@ -140,61 +204,25 @@ def forward(
     highest = tl.full([T], float("-inf"), tl.float32)
     total = tl.zeros([T], tl.float32)
 
-    # Keys
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    near += h * near_h
-    low = lowest(t, start, earlier, WINDOW, SLIDING)
-    high = tl.where(t < queries, t + earlier + 1, 0)
-    steps = tl.cdiv(t0 + earlier - lowest(t0, start, earlier, WINDOW, SLIDING), T)
+    first = lowest(t0, start, earlier, WINDOW, SLIDING)
     whole = (t0 + earlier - lowest(t0 + T - 1, start, earlier, WINDOW, SLIDING)) // T
     whole = tl.where((t0 + T <= queries) & (not MASK), tl.maximum(whole, 0), 0)
-    here = tl.zeros([T, T], tl.float32)
-    if POSITIONS:
-        here = position_words(position, near, near_n, steps * T, SPAN, D, W, T, True)
-    for part in tl.static_range(3):  # the farthest tiles, those seen whole, the nearest
-        last = whole if part == 0 else 1 - part
-        for step in range((steps if part == 0 else whole * (2 - part)) - last):
-            c = (steps if part == 0 else whole * (2 - part)) - step
-            place = t0 + earlier - c * T
-            key = lines(k, place, keys, k_n, D, W, T, part != 1)
-            scores, here = tile_scores(
-                content, position, key, near, near_n, here, c, i, place, low, high, keys, SPAN, mask + b * keys,
-                MASK, POSITIONS, part != 1, D, W, T,
-            )  # fmt: skip
-            factor = None
-            if DROPOUT:
-                factor = factors(tl.load(seed), head, t[:, None], (place + i)[None, :], dropout)
-            value = lines(v, place, keys, v_n, D, W, T, part != 1)
-            acc, highest, total = attend(acc, highest, total, scores, value, factor, scale * LOG2E)
+    acc, highest, total = attend_tiles(
+        acc, highest, total, content, position, k + b * k_b + h * k_h, v + b * v_b + h * v_h, near + h * near_h,
+        mask + b * keys, seed, k_n, v_n, near_n, t0 + earlier, tl.cdiv(t0 + earlier - first, T), whole, 0, i,
+        lowest(t, start, earlier, WINDOW, SLIDING), tl.where(t < queries, t + earlier + 1, 0),
+        keys, SPAN, head, t, scale, dropout, False, MASK, POSITIONS, DROPOUT, D, W, T,
+    )  # fmt: skip
 
-    # Rows
-    k_rows += b * kr_b + h * kr_h
-    v_rows += b * vr_b + h * vr_h
-    far += h * far_h
     limit, limit0 = seen(t, start, first_row, SEGMENT, RANK), seen(t0, start, first_row, SEGMENT, RANK)
-    high = tl.where(t < queries, tl.minimum(limit, rows), 0)
-    steps = tl.cdiv(tl.maximum(limit0 - 1, 0), T)
-    between = seen(tl.minimum(t0 + T, queries) - 1, start, first_row, SEGMENT, RANK) - limit0
-    nearest = tl.where(rows > 0, -1 - between // T, 0)  # without rows, not even the tile of the queries
     whole = tl.where((t0 + T <= queries) & (not MASK_ROWS), tl.maximum(limit0 - 1, 0) // T, 0)
-    if POSITIONS:
-        here = position_words(query, far, far_n, steps * T, rows, D, W, T, True)
-    for part in tl.static_range(3):
-        last = whole if part == 0 else nearest * (part - 1)
-        for step in range((steps if part == 0 else whole * (2 - part)) - last):
-            c = (steps if part == 0 else whole * (2 - part)) - step
-            place = limit0 - 1 - c * T
-            key = lines(k_rows, place, rows, kr_n, D, W, T, part != 1)
-            scores, here = tile_scores(
-                query, query, key, far, far_n, here, c, limit - limit0, place, limit * 0, high, rows, rows,
-                mask_rows + b * rows, MASK_ROWS, POSITIONS, part != 1, D, W, T,
-            )  # fmt: skip
-            factor = None
-            if DROPOUT:
-                factor = factors(tl.load(seed), head, t[:, None], -1 - (place + i)[None, :], dropout)
-            value = lines(v_rows, place, rows, vr_n, D, W, T, part != 1)
-            acc, highest, total = attend(acc, highest, total, scores, value, factor, scale * LOG2E)
+    acc, highest, total = attend_tiles(
+        acc, highest, total, query, query, k_rows + b * kr_b + h * kr_h, v_rows + b * vr_b + h * vr_h, far + h * far_h,
+        mask_rows + b * rows, seed, kr_n, vr_n, far_n, limit0 - 1, tl.cdiv(tl.maximum(limit0 - 1, 0), T), whole,
+        nearest_rows(t0, queries, rows, start, first_row, SEGMENT, RANK, T), limit - limit0,
+        limit * 0, tl.where(t < queries, tl.minimum(limit, rows), 0),
+        rows, rows, head, t, scale, dropout, True, MASK_ROWS, POSITIONS, DROPOUT, D, W, T,
+    )  # fmt: skip
 
     result, logarithm = finish(acc, highest, total, scale * LOG2E)
     store_lines(out + b * o_b + h * o_h, t, o_n, t < queries, result, D, W)
@@ -209,6 +237,49 @@ def store_distances(base, c, blocks, words, dtype: tl.constexpr, T: tl.constexpr
     tl.store(pointers, unpack(words, dtype, T), mask=c + i[:, None] * 0 < blocks)
 
 
+@triton.jit
+def query_gradients(
+    grad, query, position, d_result, logarithm, mean, k, v, table, d_scores_by_distance, mask, seed, k_n, v_n, table_n,
+    origin, steps, nearest, blocks, by, low, high, length, span, head, t, scale, dropout,
+    ROWS: tl.constexpr, MASK: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
+    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Adds to the gradient of the queries what the tiles give, see attend_tiles; up to the scale.
+
+    Also writes the gradients of the scores by distance, [T, blocks·T].
+    """
+    dtype: tl.constexpr = query.dtype
+    here = tl.zeros([T, T], tl.float32)
+    before = pack(tl.zeros([T, T], tl.float32), dtype, T)  # what the last tile leaves for T distances nearer
+    if POSITIONS:
+        here = position_words(position, table, table_n, steps * T, span, D, W, T, True)
+        for c in range(steps + 1, blocks):
+            store_distances(d_scores_by_distance, c, blocks, before, dtype, T)
+    for step in range(steps - nearest + 1):
+        c = steps - step
+        place = origin - c * T
+        key = lines(k, place, length, k_n, D, W, T, True)
+        scores, here = tile_scores(
+            query, position, key, table, table_n, here, c, by, place, low, high, length, span, mask,
+            MASK, POSITIONS, True, D, W, T,
+        )  # fmt: skip
+        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
+        factor = None
+        if DROPOUT:
+            factor = factors(tl.load(seed), head, t[:, None], numbers(place, ROWS, T)[None, :], dropout)
+        d_weights = product(d_result, lines(v, place, length, v_n, D, W, T, True).T)
+        d_scores = score_gradients(weights, d_weights, mean[:, None], factor)
+        grad = tl.dot(d_scores.to(dtype), key, grad, input_precision="ieee")
+        if POSITIONS:
+            moved = rotate(pack(d_scores, dtype, T), by, T)
+            found = pick(moved, before, by, T)
+            before = moved
+            store_distances(d_scores_by_distance, c, blocks, found, dtype, T)
+            of_table = lines(table, c * T, span, table_n, D, W, T, True)
+            grad = tl.dot(unpack(found, dtype, T), of_table, grad, input_precision="ieee")
+    return grad
+
+
 @Kernel
 @triton.jit(do_not_specialize=[*LENGTHS, "tile0", "tiles", "near_blocks", "far_blocks"])
 def backward_queries(
@@ -216,7 +287,7 @@ def backward_queries(
     d_out, d_q, delta, d_near, d_far, d_biases,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, kr_b, kr_h, kr_n, vr_b, vr_h, vr_n, o_b, o_h, o_n,
     c_b, c_h, c_n, near_h, near_n, far_h, far_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
-    queries, keys, rows, start, first_row, heads, scale, dropout, tile0, tiles, near_blocks, far_blocks,
+    queries, keys, rows, start, first_row, heads, heads_in_all, scale, dropout, tile0, tiles, near_blocks, far_blocks,
     WINDOW: tl.constexpr, SPAN: tl.constexpr, SEGMENT: tl.constexpr, RANK: tl.constexpr, SLIDING: tl.constexpr,
     MASK: tl.constexpr, MASK_ROWS: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
     D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
@@ -224,8 +295,8 @@ def backward_queries(
     """Gradients of the queries of `tiles` tiles from tile0 on.
 
     Also writes delta, the sums of weights times their gradients, for the other kernels; and, for the tables of
-    positions, the gradients of the scores by distance, [B, H, tiles·T, blocks·T], and each program's share of the sum
-    of those of the two biases.
+    positions, the gradients of the scores by distance, [B, H, tiles·T, blocks·T], and each tile's share of the sum of
+    those of the two biases, [tiles in all, B, H, D].
     """
     tile = tiles - 1 - tl.program_id(0) % tiles
     t0 = (tile0 + tile) * T
@@ -241,7 +312,6 @@ def backward_queries(
     at = head.to(tl.int64) * queries + t
     tl.store(delta + at, mean, mask=t < queries)
     logarithm = tl.load(lse + at, mask=t < queries, other=0.0)
-    dtype: tl.constexpr = query.dtype
     content = query
     position = query
     if POSITIONS:
@@ -251,84 +321,29 @@ def backward_queries(
         d_far += (head.to(tl.int64) * tiles + tile) * far_blocks * (T * T)
     grad = tl.zeros([T, W], tl.float32)
 
-    # Keys
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    near += h * near_h
-    low = lowest(t, start, earlier, WINDOW, SLIDING)
-    high = tl.where(t < queries, t + earlier + 1, 0)
-    steps = tl.cdiv(t0 + earlier - lowest(t0, start, earlier, WINDOW, SLIDING), T)
-    here = tl.zeros([T, T], tl.float32)
-    moved_before = pack(tl.zeros([T, T], tl.float32), dtype, T)  # what the last tile leaves for T distances nearer
-    if POSITIONS:
-        here = position_words(position, near, near_n, steps * T, SPAN, D, W, T, True)
-        for c in range(steps + 1, near_blocks):
-            store_distances(d_near, c, near_blocks, moved_before, dtype, T)
-    for step in range(steps + 1):
-        c = steps - step
-        place = t0 + earlier - c * T
-        key = lines(k, place, keys, k_n, D, W, T, True)
-        scores, here = tile_scores(
-            content, position, key, near, near_n, here, c, i, place, low, high, keys, SPAN, mask + b * keys,
-            MASK, POSITIONS, True, D, W, T,
-        )  # fmt: skip
-        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
-        factor = None
-        if DROPOUT:
-            factor = factors(tl.load(seed), head, t[:, None], (place + i)[None, :], dropout)
-        d_weights = product(d_result, lines(v, place, keys, v_n, D, W, T, True).T)
-        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale)
-        grad = tl.dot(d_scores.to(dtype), key, grad, input_precision="ieee")
-        if POSITIONS:
-            moved = rotate(pack(d_scores, dtype, T), i, T)
-            found = pick(moved, moved_before, i, T)
-            moved_before = moved
-            store_distances(d_near, c, near_blocks, found, dtype, T)
-            table = lines(near, c * T, SPAN, near_n, D, W, T, True)
-            grad = tl.dot(unpack(found, dtype, T), table, grad, input_precision="ieee")
-
+    first = lowest(t0, start, earlier, WINDOW, SLIDING)
+    grad = query_gradients(
+        grad, content, position, d_result, logarithm, mean,
+        k + b * k_b + h * k_h, v + b * v_b + h * v_h, near + h * near_h, d_near, mask + b * keys, seed,
+        k_n, v_n, near_n,        t0 + earlier, tl.cdiv(t0 + earlier - first, T), 0, near_blocks, i,
+        lowest(t, start, earlier, WINDOW, SLIDING), tl.where(t < queries, t + earlier + 1, 0),
+        keys, SPAN, head, t, scale, dropout, False, MASK, POSITIONS, DROPOUT, D, W, T,
+    )  # fmt: skip
     if POSITIONS:
         d = tl.arange(0, W)
-        tl.store(d_biases + tl.program_id(0).to(tl.int64) * D + d, tl.sum(grad, 0), mask=d < D)
+        share = d_biases + ((tile0 + tile).to(tl.int64) * heads_in_all + head) * D
+        tl.store(share + d, tl.sum(grad, 0), mask=d < D)
 
-    # Rows
-    k_rows += b * kr_b + h * kr_h
-    v_rows += b * vr_b + h * vr_h
-    far += h * far_h
     limit, limit0 = seen(t, start, first_row, SEGMENT, RANK), seen(t0, start, first_row, SEGMENT, RANK)
-    by = limit - limit0
-    high = tl.where(t < queries, tl.minimum(limit, rows), 0)
-    steps = tl.cdiv(tl.maximum(limit0 - 1, 0), T)
-    between = seen(tl.minimum(t0 + T, queries) - 1, start, first_row, SEGMENT, RANK) - limit0
-    nearest = tl.where(rows > 0, -1 - between // T, 0)  # without rows, not even the tile of the queries
-    moved_before = pack(tl.zeros([T, T], tl.float32), dtype, T)
-    if POSITIONS:
-        here = position_words(query, far, far_n, steps * T, rows, D, W, T, True)
-        for c in range(steps + 1, far_blocks):
-            store_distances(d_far, c, far_blocks, moved_before, dtype, T)
-    for step in range(steps - nearest):
-        c = steps - step
-        place = limit0 - 1 - c * T
-        key = lines(k_rows, place, rows, kr_n, D, W, T, True)
-        scores, here = tile_scores(
-            query, query, key, far, far_n, here, c, by, place, limit * 0, high, rows, rows,
-            mask_rows + b * rows, MASK_ROWS, POSITIONS, True, D, W, T,
-        )  # fmt: skip
-        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
-        factor = None
-        if DROPOUT:
-            factor = factors(tl.load(seed), head, t[:, None], -1 - (place + i)[None, :], dropout)
-        d_weights = product(d_result, lines(v_rows, place, rows, vr_n, D, W, T, True).T)
-        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale)
-        grad = tl.dot(d_scores.to(dtype), key, grad, input_precision="ieee")
-        if POSITIONS:
-            moved = rotate(pack(d_scores, dtype, T), by, T)
-            found = pick(moved, moved_before, by, T)
-            moved_before = moved
-            store_distances(d_far, c, far_blocks, found, dtype, T)
-            table = lines(far, c * T, rows, far_n, D, W, T, True)
-            grad = tl.dot(unpack(found, dtype, T), table, grad, input_precision="ieee")
-    store_lines(d_q + b * dq_b + h * dq_h, t, dq_n, t < queries, grad, D, W)
+    grad = query_gradients(
+        grad, query, query, d_result, logarithm, mean,
+        k_rows + b * kr_b + h * kr_h, v_rows + b * vr_b + h * vr_h, far + h * far_h, d_far,
+        mask_rows + b * rows, seed, kr_n, vr_n, far_n, limit0 - 1, tl.cdiv(tl.maximum(limit0 - 1, 0), T),
+        nearest_rows(t0, queries, rows, start, first_row, SEGMENT, RANK, T), far_blocks, limit - limit0,
+        limit * 0, tl.where(t < queries, tl.minimum(limit, rows), 0),
+        rows, rows, head, t, scale, dropout, True, MASK_ROWS, POSITIONS, DROPOUT, D, W, T,
+    )  # fmt: skip
+    store_lines(d_q + b * dq_b + h * dq_h, t, dq_n, t < queries, grad * scale, D, W)
 
 
 @Kernel
@@ -337,7 +352,7 @@ def backward_keys(
     q_content, k, v, mask, q_position, near, lse, delta, seed, d_out, d_k, d_v,
     c_b, c_h, c_n, k_b, k_h, k_n, v_b, v_h, v_n, near_h, near_n, do_b, do_h, do_n,
     dk_b, dk_h, dk_n, dv_b, dv_h, dv_n,
-    queries, keys, rows, start, first_row, heads, scale, dropout,
+    queries, keys, start, heads, scale, dropout,
     WINDOW: tl.constexpr, SPAN: tl.constexpr, SLIDING: tl.constexpr,
     MASK: tl.constexpr, POSITIONS: tl.constexpr, DROPOUT: tl.constexpr,
     D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
@@ -362,36 +377,42 @@ def backward_keys(
     grad_k = tl.zeros([T, W], tl.float32)
     grad_v = tl.zeros([T, W], tl.float32)
 
-    last = tl.minimum(beyond(first + T - 1, start, earlier, WINDOW, SLIDING), queries)
     nearest = tl.maximum(earlier - first, 0) // T
-    farthest = tl.cdiv(tl.maximum(last - first + earlier, 0), T)
-    for c in range(nearest, farthest):
-        t0 = first - earlier + c * T
-        t = t0 + i
-        content = lines(q_content, t0, queries, c_n, D, W, T, True)
-        d_result = lines(d_out, t0, queries, do_n, D, W, T, True)
-        asks = (t >= 0) & (t < queries)
-        low = tl.where(asks, lowest(t, start, earlier, WINDOW, SLIDING), keys)
-        position = content
-        here = tl.zeros([T, T], tl.float32)
-        if POSITIONS:
-            position = lines(q_position, t0, queries, c_n, D, W, T, True)
-            here = position_words(position, near, near_n, c * T, SPAN, D, W, T, True)
-        scores, _ = tile_scores(
-            content, position, key, near, near_n, here, c, i, first, low, t + earlier + 1, keys, SPAN, mask + b * keys,
-            MASK, POSITIONS, True, D, W, T,
-        )  # fmt: skip
-        logarithm = tl.load(lse + t, mask=asks, other=0.0)
-        mean = tl.load(delta + t, mask=asks, other=0.0)
-        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
-        factor = None
-        kept = weights
-        if DROPOUT:
-            factor = factors(tl.load(seed), head, t[:, None], place[None, :], dropout)
-            kept = weights * factor
-        grad_v = tl.dot(kept.to(dtype).T, d_result, grad_v, input_precision="ieee")
-        d_weights = product(d_result, value.T)
-        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale).to(dtype)
-        grad_k = tl.dot(d_scores.T, content, grad_k, input_precision="ieee")
-    store_lines(d_k + b * dk_b + h * dk_h, place, dk_n, place < keys, grad_k, D, W)
+    last = tl.minimum(beyond(first + T - 1, start, earlier, WINDOW, SLIDING), queries)
+    count = tl.maximum(tl.cdiv(tl.maximum(last - first + earlier, 0), T) - nearest, 0)
+    unseen_from = tl.minimum(beyond(first, start, earlier, WINDOW, SLIDING), queries)
+    whole = (unseen_from - first + earlier) // T - nearest  # before that step, all queries see all keys
+    whole = tl.where((first + T <= keys) & (not MASK), whole, 0)
+    begin, end = within(tl.maximum(tl.cdiv(earlier - first, T), 1) - nearest, whole, count)
+    for WHOLE in tl.static_range(2):
+        for index in range(steps_of(begin, end, count, WHOLE)):
+            c = nearest + step_of(index, begin, end, WHOLE)
+            t0 = first - earlier + c * T
+            t = t0 + i
+            content = lines(q_content, t0, queries, c_n, D, W, T, not WHOLE)
+            d_result = lines(d_out, t0, queries, do_n, D, W, T, not WHOLE)
+            asks = (t >= 0) & (t < queries)
+            low = tl.where(asks, lowest(t, start, earlier, WINDOW, SLIDING), keys)
+            position = content
+            here = tl.zeros([T, T], tl.float32)
+            if POSITIONS:
+                position = lines(q_position, t0, queries, c_n, D, W, T, not WHOLE)
+                here = position_words(position, near, near_n, c * T, SPAN, D, W, T, True)
+            scores, _ = tile_scores(
+                content, position, key, near, near_n, here, c, i, first, low, t + earlier + 1, keys, SPAN,
+                mask + b * keys, MASK, POSITIONS, not WHOLE, D, W, T,
+            )  # fmt: skip
+            logarithm = tl.load(lse + t, mask=asks, other=0.0)
+            mean = tl.load(delta + t, mask=asks, other=0.0)
+            weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
+            factor = None
+            kept = weights
+            if DROPOUT:
+                factor = factors(tl.load(seed), head, t[:, None], place[None, :], dropout)
+                kept = weights * factor
+            grad_v = tl.dot(kept.to(dtype).T, d_result, grad_v, input_precision="ieee")
+            d_weights = product(d_result, value.T)
+            d_scores = score_gradients(weights, d_weights, mean[:, None], factor).to(dtype)
+            grad_k = tl.dot(d_scores.T, content, grad_k, input_precision="ieee")
+    store_lines(d_k + b * dk_b + h * dk_h, place, dk_n, place < keys, grad_k * scale, D, W)
     store_lines(d_v + b * dv_b + h * dv_h, place, dv_n, place < keys, grad_v, D, W)

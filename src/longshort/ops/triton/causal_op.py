@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import triton
 from torch import Tensor
 
 from longshort.ops.triton import causal as kernels
 from longshort.ops.triton.launch import (
     bytes_of,
+    cdiv,
     dense,
     like_inputs,
     outputs,
     padded,
+    registers,
     rows_backward,
     strides,
     tile_size,
@@ -25,7 +26,6 @@ from longshort.ops.triton.launch import (
 from longshort.ops.triton.operator import Operator
 
 WORKSPACE = 1 << 27  # gradients by distance that exist at a time, unless one tile of queries has more
-FEWER_REGISTERS = dict(maxnreg=128)  # so that four programs fit a multiprocessor: 0.35 ms instead of 0.42 (LOG.md)
 ONES = 8  # features beside the position queries whose products are sums; so many that lines stay aligned
 
 
@@ -44,7 +44,7 @@ class Tables:
             batch, heads, queries, width = q.shape
             made = [q.new_empty(batch, queries, heads, width) for _ in range(2)]
             self.beside = q.new_empty(batch, heads, queries, width + ones) if ones else q
-            kernels.add_biases[(triton.cdiv(queries, 32) * batch * heads,)](
+            kernels.add_biases[(cdiv(queries, 32) * batch * heads,)](
                 q, content_bias.contiguous(), position_bias.contiguous(), *made, self.beside,
                 *strides(q), queries, heads, D=width, W=padded(width + ones), T=32, ONES=ones,
             )  # fmt: skip
@@ -65,14 +65,15 @@ def attend(
     out, lse = outputs(q)
     rows, span, tile = k_rows.shape[2], window if sliding else 2 * window, tile_size(q)
     tables = Tables(q, [content_bias, position_bias, near, far])
-    kernels.forward[(triton.cdiv(queries, tile) * batch * heads,)](
+    kernels.forward[(cdiv(queries, tile) * batch * heads,)](
         q, k, v, k_rows, v_rows, bytes_of(mask, q), bytes_of(mask_rows, q),
         tables.content, tables.position, tables.near, tables.far, out, lse, q if seed is None else seed,
         *strides(q, k, v, k_rows, v_rows, out), *tables.strides,
         queries, k.shape[2], rows, start, (start + queries) // segment * rank - rows, heads, scale, dropout,
         WINDOW=window, SPAN=span, SEGMENT=segment, RANK=rank, SLIDING=sliding,
         MASK=mask is not None, MASK_ROWS=mask_rows is not None, POSITIONS=tables.given, DROPOUT=dropout > 0,
-        D=width, W=padded(width), T=tile, num_warps=4, num_stages=2, **({} if tables.given else FEWER_REGISTERS),
+        D=width, W=padded(width), T=tile, num_warps=4, num_stages=2,
+        **({} if tables.given else registers(128, width, q)),
     )  # fmt: skip
     return out, lse
 
@@ -83,19 +84,23 @@ def attend_backward(
     mask: Tensor | None, mask_rows: Tensor | None,
     content_bias: Tensor | None, position_bias: Tensor | None, near: Tensor | None, far: Tensor | None,
     seed: Tensor | None, window: int, segment: int, rank: int, sliding: bool, start: int, scale: float, dropout: float,
+    into: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of q, k, v, k_rows, v_rows and, where there are positions, of their four tables."""
+    """Gradients of q, k, v, k_rows, v_rows and, where there are positions, of their four tables.
+
+    into: memory for that of q.
+    """
     q, k, v, k_rows, v_rows, d_out = (dense(t) for t in (q, k, v, k_rows, v_rows, d_out))
     batch, heads, queries, width = q.shape
     keys, rows, span, tile = k.shape[2], k_rows.shape[2], window if sliding else 2 * window, tile_size(q)
     first_row = (start + queries) // segment * rank - rows
     tables = Tables(q, [content_bias, position_bias, near, far], ONES)
-    d_q, d_k, d_v, delta = (torch.empty_like(t) for t in (q, k, v, lse))
+    d_k, d_v, delta = (torch.empty_like(t) for t in (k, v, lse))
+    d_q = torch.empty_like(q) if into is None else into
     pad, bits, seed = bytes_of(mask, q), bytes_of(mask_rows, q), q if seed is None else seed
-    lengths = (queries, keys, rows, start, first_row, heads, scale, dropout)
-    launch = dict(
-        POSITIONS=tables.given, DROPOUT=dropout > 0, D=width, W=padded(width), T=tile, num_warps=4, num_stages=2
-    )
+    lengths = (queries, keys, rows, start, first_row, heads, batch * heads, scale, dropout)
+    launch = dict(POSITIONS=tables.given, DROPOUT=dropout > 0, D=width, W=padded(width), T=tile, num_warps=4)
+    fewer = {} if tables.given else registers(168, width, q)
     reach = dict(WINDOW=window, SPAN=span, SLIDING=sliding, MASK=mask is not None)
     steps = dict(SEGMENT=segment, RANK=rank, MASK_ROWS=mask_rows is not None)
 
@@ -105,27 +110,28 @@ def attend_backward(
             out, lse, seed, d_out, d_q, delta, d_near, d_far, d_biases,
             *strides(q, k, v, k_rows, v_rows, out), *tables.strides, *strides(d_out, d_q), *lengths,
             tile0, tiles, d_near.shape[-1] // tile, d_far.shape[-1] // tile,
-            **reach, **steps, **{**launch, "num_stages": 1},
+            **reach, **steps, **launch, num_stages=1 if tables.given else 2, **fewer,
         )  # fmt: skip
 
     d_tables: list[Tensor] = []
     if content_bias is None or position_bias is None or near is None or far is None:
-        queries_backward(0, triton.cdiv(queries, tile), q, q, q)
+        queries_backward(0, cdiv(queries, tile), q, q, q)
     else:
-        columns = [triton.cdiv(n, tile) * tile for n in (span, rows)]
+        columns = [cdiv(n, tile) * tile for n in (span, rows)]
         d_tables = table_gradients(
             q, tables.beside, near, far, queries_backward, columns, segment, rank, start, first_row
         )
-    tiles = triton.cdiv(keys, tile)
+    tiles = cdiv(keys, tile)
     kernels.backward_keys[(tiles * batch * heads,)](
         tables.content, k, v, pad, tables.position, tables.near, lse, delta, seed, d_out, d_k, d_v,
-        *strides(tables.content, k, v), *tables.strides[3:5], *strides(d_out, d_k, d_v), *lengths, **reach, **launch,
+        *strides(tables.content, k, v), *tables.strides[3:5], *strides(d_out, d_k, d_v),
+        queries, keys, start, heads, scale, dropout, **reach, **launch, num_stages=2, **fewer,
     )  # fmt: skip
     d_rows = rows_backward(
         q, k_rows, v_rows, bits, tables.far, tables.strides[5:], lse, delta, seed, d_out,
         start, first_row, scale, dropout, K=tile, CAUSAL=True, **steps, **launch,
     )  # fmt: skip
-    return [d_q, d_k, d_v, *d_rows, *(d.to(q.dtype) for d in d_tables)]
+    return [d_q, d_k, d_v, *d_rows, *((d * scale).to(q.dtype) for d in d_tables)]
 
 
 def table_gradients(
@@ -139,29 +145,27 @@ def table_gradients(
     batch, heads, queries, width = q.shape
     tile = tile_size(q)
     step = max(1, WORKSPACE // max(1, batch * heads * tile * sum(columns)))
-    step = triton.cdiv(triton.cdiv(queries, tile), triton.cdiv(triton.cdiv(queries, tile), step))
+    step = cdiv(cdiv(queries, tile), cdiv(cdiv(queries, tile), step))
     memory = q.new_empty(batch * heads * step * tile * sum(columns))
     sizes = zip(columns, (width + ONES, width), strict=True)
-    both_biases = torch.zeros(heads, width, dtype=torch.float32, device=q.device)
+    d_biases = torch.empty(cdiv(queries, tile), batch, heads, width, dtype=torch.float32, device=q.device)
     totals = [torch.zeros(heads, n, w, dtype=torch.float32, device=q.device) for n, w in sizes]
     for a in range(0, queries, step * tile):
         b = min(a + step * tile, queries)
-        tiles = triton.cdiv(b - a, tile)
-        ends = [columns[0], triton.cdiv(max((start + b - 1) // segment * rank - first_row, 0), tile) * tile]
+        tiles = cdiv(b - a, tile)
+        ends = [columns[0], cdiv(max((start + b - 1) // segment * rank - first_row, 0), tile) * tile]
         parts = memory[: batch * heads * tiles * tile * sum(ends)].split(
             [batch * heads * tiles * tile * n for n in ends]
         )
         by_distance = [p.view(batch, heads, tiles * tile, n) for p, n in zip(parts, ends, strict=True)]
-        d_biases = torch.empty(batch, heads, tiles, width, dtype=torch.float32, device=q.device)
         queries_backward(a // tile, tiles, *by_distance, d_biases)
-        both_biases += d_biases.sum(dim=(0, 2))
         for total, d, of in zip(totals, by_distance, (beside, q), strict=True):
             found = (d[:, :, : b - a].mT @ of[:, :, a:b]).sum(dim=0, dtype=torch.float32)
             total[:, : found.shape[1]] += found
     (d_near, numbers), d_far = totals[0].split([width, ONES], dim=2), totals[1]
     d_near, d_far = (fitted(d, t.shape[1]) for d, t in ((d_near, near), (d_far, far)))
     d_position = (numbers[..., :1] * fitted(near, columns[0])).sum(dim=1)
-    return [both_biases - d_position, d_position, d_near, d_far]
+    return [d_biases.sum(dim=(0, 1)) - d_position, d_position, d_near, d_far]
 
 
 def fitted(table: Tensor, length: int) -> Tensor:

@@ -9,12 +9,16 @@ from functools import cache
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from longshort.ops.triton.rows import backward_rows
 
 SPLIT = 4  # programs a multiprocessor gets, where work is split to fill the device
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up. Triton's own is made for kernels, and takes as long as a small operation."""
+    return -(-a // b)
 
 
 def processors(t: Tensor) -> int:
@@ -59,7 +63,17 @@ def bytes_of(mask: Tensor | None, like: Tensor) -> Tensor:
 
 
 def padded(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
+    return max(16, power_of_2(width))
+
+
+def power_of_2(count: int) -> int:
+    """The least power of two that is not below count."""
+    return 1 << (count - 1).bit_length()
+
+
+def registers(most: int, width: int, like: Tensor) -> dict[str, int]:
+    """A limit, so that more programs fit a multiprocessor; none where so few would not do."""
+    return dict(maxnreg=most) if padded(width) <= 64 and like.dtype != torch.float32 else {}
 
 
 def tile_size(t: Tensor) -> int:
@@ -84,13 +98,14 @@ def rows_backward(
     rows = k_rows.shape[2]
     if k_rows.numel() == 0:
         return [k_rows.new_zeros(k_rows.shape), v_rows.new_zeros(v_rows.shape)]
-    tiles = triton.cdiv(rows, constants["K"]) * batch * heads
-    splits = max(1, min(triton.cdiv(SPLIT * processors(q), tiles), triton.cdiv(queries, constants["T"])))
+    tiles = cdiv(rows, constants["K"]) * batch * heads
+    splits = max(1, min(cdiv(SPLIT * processors(q), tiles), cdiv(queries, constants["T"])))
     exact = torch.float32 if splits > 1 else q.dtype
     d_k, d_v = (torch.empty(splits, batch, heads, rows, width, dtype=exact, device=q.device) for _ in range(2))
     backward_rows[(tiles * splits,)](
         q, k_rows, v_rows, bits, far, lse, delta, seed, d_out, d_k, d_v,
         *strides(q, k_rows, v_rows), *far_strides, *strides(d_out),
-        queries, rows, start, first_row, heads, batch * heads, scale, dropout, splits, **constants,
+        queries, rows, start, first_row, heads, batch * heads, scale, dropout, splits,
+        **constants, num_stages=2 if constants["POSITIONS"] else 3,
     )  # fmt: skip
     return [d.sum(dim=0).to(q.dtype) if splits > 1 else d[0] for d in (d_k, d_v)]

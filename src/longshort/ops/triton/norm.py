@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from longshort.ops.triton.kernel import Kernel
-from longshort.ops.triton.launch import processors
+from longshort.ops.triton.launch import cdiv, power_of_2, processors
 from longshort.ops.triton.operator import Operator
 
 BLOCK = 4096  # numbers of a block
@@ -33,30 +33,32 @@ def standard(x, inside, eps, C: tl.constexpr):
 
 @Kernel
 @triton.jit(do_not_specialize=["count"])
-def forward(a, b, weight, bias, out_a, out_b, count, eps, C: tl.constexpr, W: tl.constexpr, T: tl.constexpr):
-    x, out = a, out_a
+def forward(
+    a, b, weight, bias, out_a, out_b, a_n, b_n, count, eps, C: tl.constexpr, W: tl.constexpr, T: tl.constexpr
+):  # fmt: skip
+    x, out, stride = a, out_a, a_n
     if tl.program_id(0) % 2 == 1:
-        x, out = b, out_b
+        x, out, stride = b, out_b, b_n
     n, d = tl.program_id(0) // 2 * T + tl.arange(0, T), tl.arange(0, W)
     inside = (n < count)[:, None] & (d < C)[None, :]
-    at = n.to(tl.int64)[:, None] * C + d[None, :]
-    line, _ = standard(tl.load(x + at, mask=inside, other=0.0), inside, eps, C)
+    n = n.to(tl.int64)[:, None]
+    line, _ = standard(tl.load(x + n * stride + d[None, :], mask=inside, other=0.0), inside, eps, C)
     w = tl.load(weight + d, mask=d < C, other=0.0).to(tl.float32)
     b_line = tl.load(bias + d, mask=d < C, other=0.0).to(tl.float32)
-    tl.store(out + at, (line * w[None, :] + b_line[None, :]).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + n * C + d[None, :], (line * w[None, :] + b_line[None, :]).to(out.dtype.element_ty), mask=inside)
 
 
 @Kernel
 @triton.jit(do_not_specialize=["count", "workers"])
 def backward(
-    d_out_a, d_out_b, a, b, weight, d_a, d_b, d_weight, d_bias, count, eps, workers,
-    C: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+    d_out_a, d_out_b, more_a, more_b, a, b, weight, d_a, d_b, d_weight, d_bias, a_n, b_n, da_n, db_n,
+    count, eps, workers, MORE: tl.constexpr, C: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of both tensors, and each worker's share of those of weight and bias."""
+    """Gradients of both tensors, and each worker's share of those of weight and bias. With MORE, d_out is a sum."""
     worker = tl.program_id(0)
-    x, d_y, d_x = a, d_out_a, d_a
+    x, d_y, more, d_x, x_n, dx_n = a, d_out_a, more_a, d_a, a_n, da_n
     if worker % 2 == 1:
-        x, d_y, d_x = b, d_out_b, d_b
+        x, d_y, more, d_x, x_n, dx_n = b, d_out_b, more_b, d_b, b_n, db_n
     d = tl.arange(0, W)
     w = tl.load(weight + d, mask=d < C, other=0.0).to(tl.float32)
     sum_weight = tl.zeros([W], tl.float32)
@@ -64,31 +66,39 @@ def backward(
     for block in range(worker // 2, tl.cdiv(count, T), workers // 2):
         n = block * T + tl.arange(0, T)
         inside = (n < count)[:, None] & (d < C)[None, :]
-        at = n.to(tl.int64)[:, None] * C + d[None, :]
-        line, scale = standard(tl.load(x + at, mask=inside, other=0.0), inside, eps, C)
-        grad = tl.load(d_y + at, mask=inside, other=0.0).to(tl.float32)
+        n = n.to(tl.int64)[:, None]
+        line, scale = standard(tl.load(x + n * x_n + d[None, :], mask=inside, other=0.0), inside, eps, C)
+        grad = tl.load(d_y + n * C + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        if MORE:
+            grad += tl.load(more + n * C + d[None, :], mask=inside, other=0.0).to(tl.float32)
         sum_weight += tl.sum(grad * line, 0)
         sum_bias += tl.sum(grad, 0)
         grad = grad * w[None, :]
         share = line * (tl.sum(grad * line, 1) / C)[:, None] + (tl.sum(grad, 1) / C)[:, None]
-        tl.store(d_x + at, ((grad - share) * scale[:, None]).to(d_x.dtype.element_ty), mask=inside)
+        d_line = ((grad - share) * scale[:, None]).to(d_x.dtype.element_ty)
+        tl.store(d_x + n * dx_n + d[None, :], d_line, mask=inside)
     tl.store(d_weight + worker * C + d, sum_weight, mask=d < C)
     tl.store(d_bias + worker * C + d, sum_bias, mask=d < C)
 
 
 def sizes(width: int) -> dict[str, int]:
-    padded = triton.next_power_of_2(width)
+    padded = power_of_2(width)
     return dict(C=width, W=padded, T=max(1, BLOCK // padded))
 
 
+def lines_of(t: Tensor) -> Tensor:
+    """[any, C] with features side by side; without a copy if lines have one stride."""
+    t = t.flatten(0, -2)
+    return t if t.stride(-1) == 1 else t.contiguous()
+
+
 def normalise(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    a, b = a.contiguous(), b.contiguous()
-    out_a, out_b = torch.empty_like(a), torch.empty_like(b)
+    out_a, out_b = a.new_empty(a.shape), b.new_empty(b.shape)
+    a, b = lines_of(a), lines_of(b)
     constants = sizes(a.shape[-1])
-    count = a.numel() // a.shape[-1]
-    if count:
-        grid = (2 * triton.cdiv(count, constants["T"]),)
-        forward[grid](a, b, weight, bias, out_a, out_b, count, eps, **constants)
+    if len(a):
+        grid = (2 * cdiv(len(a), constants["T"]),)
+        forward[grid](a, b, weight, bias, out_a, out_b, a.stride(0), b.stride(0), len(a), eps, **constants)
     return out_a, out_b
 
 
@@ -96,24 +106,36 @@ def normalise_backward(
     d_out_a: Tensor, d_out_b: Tensor, out_a: Tensor, out_b: Tensor,
     a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, eps: float,
 ) -> list[Tensor]:  # fmt: skip
-    a, b, d_out_a, d_out_b = (t.contiguous() for t in (a, b, d_out_a, d_out_b))
-    d_a, d_b = torch.empty_like(a), torch.empty_like(b)
+    d_a, d_b = a.new_empty(a.shape), b.new_empty(b.shape)
+    return [d_a, d_b, *write_gradients((d_out_a, d_out_b), None, a, b, weight, eps, d_a, d_b)]
+
+
+def write_gradients(
+    d_out: tuple[Tensor, Tensor], more: tuple[Tensor, Tensor] | None,
+    a: Tensor, b: Tensor, weight: Tensor, eps: float, d_a: Tensor, d_b: Tensor,
+) -> list[Tensor]:  # fmt: skip
+    """Writes those of a and b, gives those of weight and bias. Those of the outputs: d_out, plus `more` if given."""
+    d_out_a, d_out_b = (t.contiguous() for t in d_out)
+    more_a, more_b = (d_out_a, d_out_b) if more is None else (t.contiguous() for t in more)
+    a, b, d_a, d_b = (lines_of(t) for t in (a, b, d_a, d_b))
     constants = sizes(a.shape[-1])
-    count = a.numel() // a.shape[-1]
-    workers = 2 * max(1, min(SPLIT * processors(a) // 2, triton.cdiv(count, constants["T"])))
+    workers = 2 * max(1, min(SPLIT * processors(a) // 2, cdiv(len(a), constants["T"])))
     shares = torch.empty(2, workers, a.shape[-1], dtype=torch.float32, device=a.device)
     backward[(workers,)](
-        d_out_a, d_out_b, a, b, weight, d_a, d_b, shares[0], shares[1], count, eps, workers, **constants
-    )
-    return [d_a, d_b, *(s.sum(dim=0).to(weight.dtype) for s in shares.unbind())]
+        d_out_a, d_out_b, more_a, more_b, a, b, weight, d_a, d_b, shares[0], shares[1],
+        a.stride(0), b.stride(0), d_a.stride(0), d_b.stride(0), len(a), eps, workers,
+        MORE=more is not None, **constants,
+    )  # fmt: skip
+    d_weight, d_bias = shares.sum(dim=1).to(weight.dtype).unbind()
+    return [d_weight, d_bias]
 
 
 normalise_both = Operator(
     "normalise",
     normalise,
     normalise_backward,
-    fake=lambda a, b, *_: (torch.empty_like(a.contiguous()), torch.empty_like(b.contiguous())),
-    fake_backward=lambda *tensors: [torch.empty_like(t.contiguous()) for t in tensors[4:8]],
+    fake=lambda a, b, *_: (a.new_empty(a.shape), b.new_empty(b.shape)),
+    fake_backward=lambda *tensors: [t.new_empty(t.shape) for t in tensors[4:8]],
     tensors=[0, 1, 2, 3],
     results=2,
 )

@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from longshort.ops.triton.kernel import Kernel
-from longshort.ops.triton.launch import by_token
+from longshort.ops.triton.launch import by_token, cdiv, power_of_2
 from longshort.ops.triton.operator import Operator
 
 SUMS = 4  # a matrix product has at least 16 lines: with fewer rows than this, most of it is padding
@@ -47,9 +47,9 @@ def project_and_sum(
     lines = segments * parts * rank
     found = rows if parts == 1 else empty_parts(k, lines)
     kernel, blocks = (
-        (sums_kernel, triton.cdiv(lines, plan.rows))
+        (sums_kernel, cdiv(lines, plan.rows))
         if rank <= SUMS
-        else (products_kernel, segments * parts * triton.cdiv(rank, plan.rows))
+        else (products_kernel, segments * parts * cdiv(rank, plan.rows))
     )
     kernel[(batch * blocks * heads,)](
         *(logits, k, v, mask, *found),
@@ -109,17 +109,17 @@ def project_backward(
     strides += [(0, 0) if mask is None else mask.stride(), *(t.stride() for t in gradients[1:])]
     sizes = dict(D=width, R=rank, T=plan.tokens, X=plan.rows, W=plan.width, num_warps=plan.warps)
     if rank <= SUMS:
-        sums_backward_kernel[(batch * triton.cdiv(tokens, plan.tokens) * heads,)](
+        sums_backward_kernel[(batch * cdiv(tokens, plan.tokens) * heads,)](
             *(logits, k, v, mask, lse, k_rows, v_rows, dk_rows, dv_rows, *gradients),
             *(*strides, heads, tokens, length, segments),
             **sizes,
         )
     else:
         delta, lines, step = torch.empty_like(lse), lse.numel(), max(1, 2048 // plan.width)
-        delta_kernel[(triton.cdiv(lines, step),)](
+        delta_kernel[(cdiv(lines, step),)](
             *(k_rows, v_rows, dk_rows, dv_rows, delta, lines), D=width, X=step, W=plan.width
         )
-        blocks = triton.cdiv(tokens, length) * triton.cdiv(length, plan.tokens)
+        blocks = cdiv(tokens, length) * cdiv(length, plan.tokens)
         products_backward_kernel[(batch * blocks * heads,)](
             *(logits, k, v, mask, lse, delta, dk_rows, dv_rows, *gradients),
             *(*strides, heads, tokens, length, segments),
@@ -155,16 +155,16 @@ class Plan(NamedTuple):
 
     def divide(self, length: int, rows: int) -> tuple[int, int]:
         """Into how many parts to cut segments that have this many rows in all, and the tokens of a part."""
-        programs = triton.cdiv(rows, self.rows)
+        programs = cdiv(rows, self.rows)
         step = max(self.tokens, 32)  # below, a part's rows would weigh as much as its tokens
-        parts = min(triton.cdiv(length, step), triton.cdiv(PROGRAMS, programs))
-        part = length if parts == 1 else triton.cdiv(triton.cdiv(length, parts), step) * step
-        return triton.cdiv(length, part), part
+        parts = min(cdiv(length, step), cdiv(PROGRAMS, programs))
+        part = length if parts == 1 else cdiv(cdiv(length, parts), step) * step
+        return cdiv(length, part), part
 
 
 def power(n: int, least: int = 16, most: int = 1 << 30) -> int:
     """The power of two that n fits into, between two others; a matrix product needs 16 of each."""
-    return min(max(triton.next_power_of_2(n), least), most)
+    return min(max(power_of_2(n), least), most)
 
 
 # The sizes below are the largest for which Triton's code for an H200 keeps everything in registers and leaves room for

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longshort.ops.triton.causal import LENGTHS, LOG2E, position_words, seen, unseen
+from longshort.ops.triton.causal import LENGTHS, LOG2E, only_seen, position_words, seen, step_of, steps_of, within
 from longshort.ops.triton.kernel import Kernel
 from longshort.ops.triton.positions import by_key
 from longshort.ops.triton.softmax import factors, lines, product, score_gradients, store_lines
@@ -48,38 +48,47 @@ def backward_rows(
     grad_v = tl.zeros([K, W], tl.float32)
 
     first = r0 * 0
-    if CAUSAL:  # the first query that sees the first row of the tile
+    whole = r0 * 0  # the first step at which all queries see all rows of the tile
+    if CAUSAL:  # from the first query that sees the first row of the tile on
         first = tl.maximum(((first_row + r0) // RANK + 1) * SEGMENT - start, 0)
+        whole = tl.cdiv(((first_row + r0 + K - 1) // RANK + 1) * SEGMENT - start - first, T)
+    whole = tl.where((r0 + K <= rows) & (not MASK_ROWS), whole, queries)
     steps = tl.cdiv(tl.maximum(queries - first, 0), T)
     share = tl.cdiv(steps, splits)
-    for step in range(split * share, tl.minimum((split + 1) * share, steps)):
-        t0 = first + step * T
-        t = t0 + tl.arange(0, T)
-        asks = t < queries
-        query = lines(q, t0, queries, q_n, D, W, T, True)
-        d_result = lines(d_out, t0, queries, do_n, D, W, T, True)
-        scores = product(query, key.T)
-        high = tl.where(asks, rows, 0)
-        if CAUSAL:
-            limit = seen(t, start, first_row, SEGMENT, RANK)
-            if POSITIONS:
-                limit0 = seen(t0, start, first_row, SEGMENT, RANK)
-                here = position_words(query, far, far_n, limit0 - 1 - r0, rows, D, W, T, True)
-                nearer = position_words(query, far, far_n, limit0 - 1 - r0 - T, rows, D, W, T, True)
-                scores += by_key(here, nearer, limit - limit0, query.dtype, T)
-            high = tl.where(asks, limit, 0)
-        logarithm = tl.load(lse + t, mask=asks, other=0.0)
-        mean = tl.load(delta + t, mask=asks, other=0.0)
-        scores += unseen(place, high * 0, high)
-        weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
-        factor = None
-        kept = weights
-        if DROPOUT:
-            factor = factors(tl.load(seed), head, t[:, None], -1 - r[None, :], dropout)
-            kept = weights * factor
-        grad_v = tl.dot(kept.to(query.dtype).T, d_result, grad_v, input_precision="ieee")
-        d_scores = score_gradients(weights, product(d_result, value.T), mean[:, None], factor, scale)
-        grad_k = tl.dot(d_scores.to(query.dtype).T, query, grad_k, input_precision="ieee")
+    step0 = split * share
+    count = tl.maximum(tl.minimum(share, steps - step0), 0)
+    begin, end = within(whole - step0, (queries - first) // T - step0, count)
+    for WHOLE in tl.static_range(2):
+        for index in range(steps_of(begin, end, count, WHOLE)):
+            t0 = first + (step0 + step_of(index, begin, end, WHOLE)) * T
+            t = t0 + tl.arange(0, T)
+            asks = t < queries
+            query = lines(q, t0, queries, q_n, D, W, T, not WHOLE)
+            d_result = lines(d_out, t0, queries, do_n, D, W, T, not WHOLE)
+            scores = product(query, key.T)
+            high = tl.where(asks, rows, 0)
+            if CAUSAL:
+                limit = seen(t, start, first_row, SEGMENT, RANK)
+                if POSITIONS:
+                    limit0 = seen(t0, start, first_row, SEGMENT, RANK)
+                    by = limit - limit0
+                    here = position_words(query, far, far_n, limit0 - 1 - r0, rows, D, W, T, True)
+                    nearer = position_words(query, far, far_n, limit0 - 1 - r0 - T, rows, D, W, T, True)
+                    scores += by_key(here, nearer, by, query.dtype, T)
+                high = tl.where(asks, limit, 0)
+            if not WHOLE:
+                scores = only_seen(scores, place, high * 0, high)
+            logarithm = tl.load(lse + t, mask=asks, other=0.0)
+            mean = tl.load(delta + t, mask=asks, other=0.0)
+            weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
+            factor = None
+            kept = weights
+            if DROPOUT:
+                factor = factors(tl.load(seed), head, t[:, None], -1 - r[None, :], dropout)
+                kept = weights * factor
+            grad_v = tl.dot(kept.to(query.dtype).T, d_result, grad_v, input_precision="ieee")
+            d_scores = score_gradients(weights, product(d_result, value.T), mean[:, None], factor)
+            grad_k = tl.dot(d_scores.to(query.dtype).T, query, grad_k, input_precision="ieee")
     line = (split * heads_in_all + head).to(tl.int64) * rows
-    store_lines(d_k + line * D, r, D, r < rows, grad_k, D, W)
+    store_lines(d_k + line * D, r, D, r < rows, grad_k * scale, D, W)
     store_lines(d_v + line * D, r, D, r < rows, grad_v, D, W)

@@ -87,8 +87,8 @@ def finish(acc, highest, total, scale):
 
 
 @triton.jit
-def score_gradients(weights, d_weights, delta, factor, scale):
-    """Gradients of scores before the scale, from those of the weights: W (dW - sum(W dW)), dropout's factor in dW."""
+def score_gradients(weights, d_weights, delta, factor):
+    """Gradients of scores times their scale, from those of the weights: W (dW - sum(W dW)), dropout's factor in dW."""
     if factor is not None:
         d_weights = d_weights * factor
-    return weights * (d_weights - delta) * scale
+    return weights * (d_weights - delta)

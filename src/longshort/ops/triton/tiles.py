@@ -168,7 +168,7 @@ def backward_queries(
         if DROPOUT:
             factor = factors(tl.load(seed), head, n[:, None], m[None, :], dropout)
         d_weights = product(d_result, gathered(v, m, v_n, there, D, W).T)
-        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale)
+        d_scores = score_gradients(weights, d_weights, mean[:, None], factor)
         grad = tl.dot(d_scores.to(dtype), key, grad, input_precision="ieee")
 
     k_rows += b * kr_b + h * kr_h
@@ -186,9 +186,9 @@ def backward_queries(
         if DROPOUT:
             factor = factors(tl.load(seed), head, n[:, None], -1 - r[None, :], dropout)
         d_weights = product(d_result, gathered(v_rows, r, vr_n, there, D, W).T)
-        d_scores = score_gradients(weights, d_weights, mean[:, None], factor, scale)
+        d_scores = score_gradients(weights, d_weights, mean[:, None], factor)
         grad = tl.dot(d_scores.to(dtype), key, grad, input_precision="ieee")
-    store_lines(d_q + b * dq_b + h * dq_h, n, dq_n, asks, grad, D, W)
+    store_lines(d_q + b * dq_b + h * dq_h, n, dq_n, asks, grad * scale, D, W)
 
 
 @Kernel
@@ -255,9 +255,9 @@ def backward_keys(
             kept = weights * factor
         grad_v = tl.dot(kept.to(dtype), d_result, grad_v, input_precision="ieee")
         mean = tl.load(delta + n, mask=asks, other=0.0)
-        d_scores = score_gradients(weights, product(value, d_result.T), mean[None, :], factor, scale)
+        d_scores = score_gradients(weights, product(value, d_result.T), mean[None, :], factor)
         grad_k = tl.dot(d_scores.to(dtype), query, grad_k, input_precision="ieee")
-    store_lines(d_k + b * dk_b + h * dk_h, m, dk_n, there, grad_k, D, W)
+    store_lines(d_k + b * dk_b + h * dk_h, m, dk_n, there, grad_k * scale, D, W)
     store_lines(d_v + b * dv_b + h * dv_h, m, dv_n, there, grad_v, D, W)
 
 
@@ -315,5 +315,5 @@ def backward_bias(
             factor = factors(tl.load(seed), (b * heads + h).to(tl.int32), n[:, None], m[None, :], dropout)
         d_result = gathered(d_out + b * do_b + h * do_h, n, do_n, asks, D, W)
         d_weights = product(d_result, gathered(v + b * v_b + h * v_h, m, v_n, there, D, W).T)
-        grad += score_gradients(weights, d_weights, mean[:, None], factor, 1.0)
+        grad += score_gradients(weights, d_weights, mean[:, None], factor)
     tl.store(d_bias + (worker * heads + h) * SY * SX * LINE + entry, grad, mask=within)

@@ -5,23 +5,25 @@ B batch, H heads, N queries, R rows, D head width.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
-from longshort.geometry import Segments, Tiles
+from longshort.geometry import Segments
 from longshort.ops.triton import tiles as kernels
 from longshort.ops.triton.launch import (
     SPLIT,
     bytes_of,
+    cdiv,
     dense,
     fitting,
     like_inputs,
     outputs,
     padded,
     processors,
+    registers,
     rows_backward,
     strides,
     tile_size,
@@ -68,23 +70,23 @@ def geometry_of(window: int, height: int, width: int, tile: int) -> dict[str, in
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, k_rows: Tensor, v_rows: Tensor,
-    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, bias_keys: Tensor | None, seed: Tensor | None,
+    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, seed: Tensor | None,
     window: int, height: int, width: int, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Output [B, H, N, D], and the logarithm to base 2 of the sums of weights [B, H, N].
 
-    bias: [H, queries of a block, its keys] and bias_keys: [H, keys of a block, its queries], as `bias_of_block` and
-    `bias_of_keys` make them. The gradient of the second is in that of the first.
+    bias: [H, offsets, offsets].
     """
     q, k, v, k_rows, v_rows = (dense(t) for t in (q, k, v, k_rows, v_rows))
     batch, heads, _, features = q.shape
     out, lse = outputs(q)
     tile = tile_size(q)
     g = geometry_of(window, height, width, tile)
-    blocks = triton.cdiv(height, g["SY"]) * triton.cdiv(width, g["SX"])
+    blocks = cdiv(height, g["SY"]) * cdiv(width, g["SX"])
     rows = k_rows.shape[2]
-    kernels.forward[(triton.cdiv(g["SY"] * g["SX"], tile) * blocks * batch * heads,)](
-        q, k, v, k_rows, v_rows, bytes_of(mask, q), bytes_of(mask_rows, q), q if bias is None else bias, out, lse,
+    table = q if bias is None else spread_of(bias, g).over_queries(bias)
+    kernels.forward[(cdiv(g["SY"] * g["SX"], tile) * blocks * batch * heads,)](
+        q, k, v, k_rows, v_rows, bytes_of(mask, q), bytes_of(mask_rows, q), table, out, lse,
         q if seed is None else seed, *strides(q, k, v, k_rows, v_rows, out), height, width, rows, heads, scale, dropout,
         MASK=mask is not None, MASK_ROWS=mask_rows is not None, BIAS=bias is not None, DROPOUT=dropout > 0,
         LOCAL=window > 0, D=features, W=padded(features), T=tile, K=keys_tile(g, tile), KR=fitting(max(rows, 1), tile),
@@ -100,28 +102,35 @@ def keys_tile(g: dict[str, int], most: int) -> int:
 def attend_backward(
     d_out: Tensor, out: Tensor, lse: Tensor,
     q: Tensor, k: Tensor, v: Tensor, k_rows: Tensor, v_rows: Tensor,
-    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, bias_keys: Tensor | None, seed: Tensor | None,
+    mask: Tensor | None, mask_rows: Tensor | None, bias: Tensor | None, seed: Tensor | None,
     window: int, height: int, width: int, scale: float, dropout: float,
+    into: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of q, k, v, k_rows, v_rows and, where there is one, of the bias."""
+    """Gradients of q, k, v, k_rows, v_rows and, where there is one, of the bias.
+
+    into: memory for that of q.
+    """
     q, k, v, k_rows, v_rows, d_out = (dense(t) for t in (q, k, v, k_rows, v_rows, d_out))
     batch, heads, _, features = q.shape
-    d_q, d_k, d_v = (torch.empty_like(t) for t in (q, k, v))
-    delta = torch.empty_like(lse)
+    d_k, d_v, delta = (torch.empty_like(t) for t in (k, v, lse))
+    d_q = torch.empty_like(q) if into is None else into
     tile, rows = tile_size(q), k_rows.shape[2]
     g = geometry_of(window, height, width, tile)
-    blocks = triton.cdiv(height, g["SY"]) * triton.cdiv(width, g["SX"])
+    blocks = cdiv(height, g["SY"]) * cdiv(width, g["SX"])
     pad, bits = bytes_of(mask, q), bytes_of(mask_rows, q)
-    table, table_keys = q if bias is None else bias, q if bias_keys is None else bias_keys
+    table = table_keys = q
+    if bias is not None:
+        spread = spread_of(bias, g)
+        table, table_keys = spread.over_queries(bias), spread.over_keys(bias)
     seed = q if seed is None else seed
-    common = dict(DROPOUT=dropout > 0, D=features, W=padded(features), T=tile, num_warps=4, num_stages=2)
+    common = dict(DROPOUT=dropout > 0, D=features, W=padded(features), T=tile, num_warps=4)
     local = dict(MASK=mask is not None, K=keys_tile(g, tile), **g, **common)
     sizes = (height, width, rows, heads, scale, dropout)
-    kernels.backward_queries[(triton.cdiv(g["SY"] * g["SX"], tile) * blocks * batch * heads,)](
+    kernels.backward_queries[(cdiv(g["SY"] * g["SX"], tile) * blocks * batch * heads,)](
         q, k, v, k_rows, v_rows, pad, bits, table, out, lse, seed, d_out, d_q, delta,
         *strides(q, k, v, k_rows, v_rows, out, d_out, d_q), *sizes,
         MASK_ROWS=mask_rows is not None, BIAS=bias is not None, LOCAL=window > 0,
-        KR=fitting(max(rows, 1), tile), **local,
+        KR=fitting(max(rows, 1), tile), **local, num_stages=3,
     )  # fmt: skip
     if window == 0:
         d_k.zero_(), d_v.zero_()
@@ -136,14 +145,14 @@ def attend_backward(
     )  # fmt: skip
     grads = [d_q, d_k, d_v, *d_rows]
     if bias is not None:
-        programs = triton.cdiv(bias.shape[1], tile) * triton.cdiv(bias.shape[2], local["K"]) * heads
-        workers = max(1, min(triton.cdiv(SPLIT * processors(q), programs), batch * blocks))
-        d_bias = torch.empty(workers, *bias.shape, dtype=torch.float32, device=q.device)
+        programs = cdiv(spread.queries, tile) * cdiv(table.shape[2], local["K"]) * heads
+        workers = max(1, min(cdiv(SPLIT * processors(q), programs), batch * blocks))
+        d_bias = torch.empty(workers, *table.shape, dtype=torch.float32, device=q.device)
         kernels.backward_bias[(programs * workers,)](
             q, k, v, pad, table, lse, delta, seed, d_out, d_bias,
-            *strides(q, k, v, d_out), *sizes, batch * blocks, workers, **local,
+            *strides(q, k, v, d_out), *sizes, batch * blocks, workers, **local, num_stages=3,
         )  # fmt: skip
-        grads.append(d_bias.sum(dim=0).to(bias.dtype))
+        grads.append(spread.sums(d_bias.sum(dim=0)).view(bias.shape).to(bias.dtype))
     return grads
 
 
@@ -155,13 +164,14 @@ def backward_keys(
     sides = [(g["SY"], g["RY"], g["WY"], sizes[0]), (g["SX"], g["RX"], g["WX"], sizes[1])]
     blocks = queries = 1
     for side, reach, window, length in sides:
-        blocks *= triton.cdiv(length + (side - reach if reach else 0), side)
-        queries *= side + triton.cdiv(2 * reach, window) * window
+        blocks *= cdiv(length + (side - reach if reach else 0), side)
+        queries *= side + cdiv(2 * reach, window) * window
     size = g["SY"] * g["SX"]
     constants = {**constants, "K": fitting(size, most), "T": fitting(queries, most)}
-    kernels.backward_keys[(triton.cdiv(size, constants["K"]) * blocks * q.shape[0] * q.shape[1],)](
-        q, k, v, pad, table, lse, delta, seed, d_out, d_k, d_v, *strides(q, k, v, d_out, d_k, d_v), *sizes, **constants
-    )
+    kernels.backward_keys[(cdiv(size, constants["K"]) * blocks * q.shape[0] * q.shape[1],)](
+        q, k, v, pad, table, lse, delta, seed, d_out, d_k, d_v, *strides(q, k, v, d_out, d_k, d_v), *sizes,
+        **constants, num_stages=2, **registers(168, q.shape[3], q),
+    )  # fmt: skip
 
 
 tiles_attention = Operator(
@@ -174,29 +184,60 @@ tiles_attention = Operator(
 )
 
 
-def spread(bias: Tensor, geometry: Tiles, queries: list[range], keys: list[range]) -> Tensor:
-    """The table over offsets [H, offsets, offsets] as [H, queries, keys, padded], for places along both axes."""
-    middle, last = geometry.offsets // 2, geometry.offsets - 1
-    offsets = []
-    for q, k in zip(queries, keys, strict=True):
-        q_places, k_places = (torch.arange(r.start, r.stop, device=bias.device) for r in (q, k))
-        offsets.append((q_places[:, None] - k_places + middle).clamp(0, last))  # outside the table nothing is seen
-    y, x = offsets
-    return bias[:, y[:, None, :, None], x[None, :, None, :]].flatten(3, 4).flatten(1, 2)
+class Spread(NamedTuple):
+    """Where the entries of a bias table, over all offsets, stand in the scores of a block, and the other way round.
+
+    Lines are filled up, so that they are aligned.
+    """
+
+    queries: int
+    keys: int
+    by_query: Tensor  # of each query of a block and each key it sees, the entry of the table
+    by_key: Tensor  # of each key of a block, which starts `reach` after a window does, and each query that sees it
+    places: Tensor  # of each entry, where it stands in by_query; filled up with the number of places there are
+
+    def over_queries(self, bias: Tensor) -> Tensor:
+        return bias.flatten(1).index_select(1, self.by_query).unflatten(1, (self.queries, -1))
+
+    def over_keys(self, bias: Tensor) -> Tensor:
+        return bias.flatten(1).index_select(1, self.by_key).unflatten(1, (self.keys, -1))
+
+    def sums(self, by_query: Tensor) -> Tensor:
+        """The gradient of the table [H, entries] from that of over_queries."""
+        found = torch.nn.functional.pad(by_query.flatten(1), (0, 1)).index_select(1, self.places.flatten())
+        return found.unflatten(1, self.places.shape).sum(dim=2)
 
 
-def bias_of_block(bias: Tensor, geometry: Tiles, tile: int) -> Tensor:
-    """The bias between the queries of a block and the keys it sees; lines are filled up, so that they are aligned."""
-    g = geometry_of(geometry.window, geometry.height, geometry.width, tile)
-    sides = [(g["SY"], g["RY"]), (g["SX"], g["RX"])]
-    found = spread(bias, geometry, [range(s) for s, _ in sides], [range(-r, s + r) for s, r in sides])
-    return torch.nn.functional.pad(found, (0, -found.shape[2] % ALIGNED)).contiguous()
+def spread_of(bias: Tensor, g: dict[str, int]) -> Spread:
+    return made_spread(bias.shape[1], tuple(g.items()), bias.device)
 
 
-def bias_of_keys(bias: Tensor, geometry: Tiles, tile: int) -> Tensor:
-    """The bias between the keys of a block, which starts `reach` after a window does, and the queries that see it."""
-    g = geometry_of(geometry.window, geometry.height, geometry.width, tile)
+@cache
+def made_spread(offsets: int, geometry: tuple[tuple[str, int], ...], device: torch.device) -> Spread:
+    g = dict(geometry)
     sides = [(g["SY"], g["RY"], g["WY"]), (g["SX"], g["RX"], g["WX"])]
-    queries = [range(-r, s - r + -(-2 * r // w) * w) for s, r, w in sides]
-    found = spread(bias, geometry, queries, [range(s) for s, _, _ in sides]).transpose(1, 2)
-    return torch.nn.functional.pad(found, (0, -found.shape[2] % ALIGNED)).contiguous()
+    own = [torch.arange(s) for s, _, _ in sides]
+    by_query, seen = entries(offsets, own, [torch.arange(-r, s + r) for s, r, _ in sides])
+    by_key, _ = entries(offsets, [torch.arange(-r, s - r + -(-2 * r // w) * w) for s, r, w in sides], own)
+    aligned = [torch.nn.functional.pad(t, (0, -t.shape[1] % ALIGNED)) for t in (by_query, by_key.T)]
+    inside = torch.nn.functional.pad(seen, (0, -seen.shape[1] % ALIGNED)).flatten()
+    order = torch.argsort(aligned[0].flatten(), stable=True)
+    order = order[inside[order]]
+    entry = aligned[0].flatten()[order]
+    counts = torch.bincount(entry, minlength=offsets**2)
+    rank = torch.arange(len(entry)) - (counts.cumsum(0) - counts)[entry]  # among those with the same entry
+    places = torch.full((offsets**2, int(counts.max())), aligned[0].numel())
+    places[entry, rank] = order
+    by_query, by_key = (t.flatten().to(device) for t in aligned)
+    return Spread(aligned[0].shape[0], aligned[1].shape[0], by_query, by_key, places.to(device))
+
+
+def entries(offsets: int, queries: list[Tensor], keys: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Which entry of the table belongs to queries and keys at places along both axes, [queries, keys]; if any does."""
+    (y, y_inside), (x, x_inside) = (
+        ((found := q[:, None] - k + offsets // 2).clamp(0, offsets - 1), (found >= 0) & (found < offsets))
+        for q, k in zip(queries, keys, strict=True)
+    )
+    entry = y[:, None, :, None] * offsets + x[None, :, None, :]
+    inside = y_inside[:, None, :, None] & x_inside[None, :, None, :]
+    return entry.flatten(2).flatten(0, 1), inside.flatten(2).flatten(0, 1)
