@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from longshort.bench import gpu, report
-from longshort.bench.gpu import NO_CUDA, attempt, bench_gpu, main
+from longshort.bench.gpu import NO_CUDA, PASSES, attempt, bench_gpu, main
 from longshort.bench.report import Row, Side, cells
 from longshort.bench.settings import Setting, settings
 from longshort.bench.sides import comparisons, core_of, full_core, layer_of, per_head
@@ -20,7 +20,7 @@ CAUSAL = [
     Setting(f"causal, n = {n}", Causal(8, 4, 1), 64 // n, n, 16, 2, n // 4, {"layer": 1.0}, 2.0, 250.0)
     for n in (32, 64)
 ]
-SEQUENCE = Setting("LRA", Segments(4), 2, 33, 16, 2, 3, {"core": 5.0}, small=True)
+SEQUENCE = Setting("LRA", Segments(4), 2, 33, 16, 2, 3, {"core": 5.0})
 GRID = Setting("grid", Tiles(3, 6, 7), 2, 42, 16, 2, 3)
 
 
@@ -33,15 +33,16 @@ def test_every_pass_of_layer_and_core_is_measured_and_written(console, tmp_path)
     out = tmp_path / "new" / "bench.json"
     rows = bench_gpu([*CAUSAL, SEQUENCE, GRID], out, repeats=1, device="cpu", console=console)
     found = json.loads(out.read_text(encoding="utf-8"))
-    both = [(what, which) for what in ("layer", "core") for which in ("forward", "forward + backward")]
+    both = [(what, which) for what in ("layer", "core") for which in PASSES]
     lines = found["results"]
     assert [(line["what"], line["pass"]) for line in lines if line["case"] == "grid"] == both
-    assert len(lines) == len(rows) == 4 * len(both) + 1
+    assert len(both) == 6 and len(lines) == len(rows) == 4 * len(both)
     assert found["machine"]["torch"] == torch.__version__ and found["repeats"] == 1
     for line in lines:
         if "CUDA graph" not in line["pass"]:
             assert line["ours_ms"] > 0 and line["ratio"] == line["theirs_ms"] / line["ours_ms"]
-        assert line["ours_mib"] is None and (line["tflops"] is None) == (line["what"] == "layer")
+            assert (line["tflops"] is None) == (line["what"] == "layer")
+        assert line["ours_mib"] is None
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert not list(out.parent.glob("*.partial"))
     printed = console.file.getvalue()
@@ -51,8 +52,10 @@ def test_every_pass_of_layer_and_core_is_measured_and_written(console, tmp_path)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_a_graph_that_cannot_be_captured_is_a_row_that_says_why(console, tmp_path):
     rows = bench_gpu([SEQUENCE], tmp_path / "b.json", repeats=1, device="cpu", console=console)
-    (graph,) = [row for row in rows if "CUDA graph" in row.which]
-    assert "CUDA" in graph.ours.failure and "CUDA" in graph.theirs.failure and graph.ratio is None
+    graphs = [row for row in rows if "CUDA graph" in row.which]
+    assert [row.what for row in graphs] == ["layer", "core"]
+    for row in graphs:
+        assert "CUDA" in row.ours.failure and "CUDA" in row.theirs.failure and row.ratio is None
     assert "RuntimeError" in console.file.getvalue()
 
 
@@ -78,6 +81,7 @@ def test_out_of_memory_on_one_side_leaves_the_other(console, tmp_path, monkeypat
 
     monkeypatch.setattr("longshort.bench.sides.full_layer", too_much)
     rows = bench_gpu(CAUSAL[:1], tmp_path / "b.json", repeats=1, device="cpu", console=console)
+    rows = [row for row in rows if "CUDA graph" not in row.which]
     assert [row.theirs.failure for row in rows] == ["out of memory"] * 2 + [""] * 2
     assert all(row.ours.ms > 0 for row in rows) and rows[0].ratio is None
     assert "out of memory" in console.file.getvalue()

@@ -18,12 +18,12 @@ def test_steps_take_turns_and_the_first_turn_does_not_count(monkeypatch):
 def test_a_gpu_is_timed_in_bursts(monkeypatch):
     asked = []
     monkeypatch.setattr(timing, "by_events", lambda step, count: asked.append((step(), count)) or step())
-    assert milliseconds(lambda: 2.0, lambda: 40.0, repeats=2, device="cuda") == [2.0, 40.0]
-    assert asked == [(2.0, 1)] * 2 + [(40.0, 1)] * 2 + [(2.0, 3), (40.0, 1)] * 3
+    assert milliseconds(lambda: 20.0, lambda: 400.0, repeats=2, device="cuda") == [20.0, 400.0]
+    assert asked == [(20.0, 1)] * 2 + [(400.0, 1)] * 2 + [(20.0, 3), (400.0, 1)] * 3
 
 
-@pytest.mark.parametrize(("ms", "steps"), [(0.01, 20), (1.0, 5), (4.9, 2), (5.0, 1), (300.0, 1)])
-def test_bursts_last_five_milliseconds(ms, steps, monkeypatch):
+@pytest.mark.parametrize(("ms", "steps"), [(0.01, 20), (10.0, 5), (49.0, 2), (50.0, 1), (300.0, 1)])
+def test_bursts_last_fifty_milliseconds(ms, steps, monkeypatch):
     monkeypatch.setattr(timing, "by_events", lambda step, count: ms)
     assert burst(lambda: None) == steps
 

@@ -83,8 +83,6 @@ def measure(case: Setting, *, repeats: int, flex: bool, device: torch.device) ->
     torch.manual_seed(0)
     for what, against, ours, theirs in comparisons(case, device, flex=flex):
         for which, prepare in PASSES.items():
-            if prepare is graphed and not (case.small and what == "layer"):
-                continue
             sides = side_by_side(ours, theirs, prepare, repeats=repeats, device=device)
             yield Row(case, what, against, which, *sides)
 

@@ -28,7 +28,6 @@ class Setting:
     targets: Mapping[str, float] = field(default_factory=dict)  # for layer and core: how many times faster, at least
     memory_target: float | None = None  # of the layer: times full attention's, at most
     tflops_target: float | None = None  # of the core, at least
-    small: bool = False  # its kernels take no longer than their launches: time it as a CUDA graph too
 
     @property
     def head_width(self) -> int:
@@ -83,7 +82,6 @@ def lra(tokens: int, *, window: int, rank: int, target: float | None = None) -> 
         heads=2,
         rows=rank,
         targets={} if target is None else {"layer": target},
-        small=True,
     )
 
 

@@ -120,10 +120,10 @@ def step_of(index, begin, end, WHOLE: tl.constexpr):
 @Kernel
 @triton.jit(do_not_specialize=["queries"])
 def add_biases(
-    q, content_bias, position_bias, content, position, beside, q_b, q_h, q_n, queries, heads,
-    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr, ONES: tl.constexpr,
+    q, content_bias, position_bias, content, position, q_b, q_h, q_n, queries, heads,
+    D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Queries plus each of the two biases, as [B, N, H, D]; the second also as [B, H, N, D + ONES], with ones."""
+    """Queries plus each of the two biases, as [B, N, H, D]."""
     tiles = tl.cdiv(queries, T)
     t = tl.program_id(0) // heads % tiles * T + tl.arange(0, T)
     b = (tl.program_id(0) // heads // tiles).to(tl.int64)
@@ -132,15 +132,9 @@ def add_biases(
     inside = (t < queries)[:, None] & (d < D)[None, :]
     at = b * q_b + h * q_h + t.to(tl.int64)[:, None] * q_n + d[None, :]
     query = tl.load(q + at, mask=inside, other=0.0)
-    line = (b * queries + t)[:, None] * heads + h
-    first = query + tl.load(content_bias + h * D + d, mask=d < D, other=0.0)[None, :]
-    second = query + tl.load(position_bias + h * D + d, mask=d < D, other=1.0)[None, :]
-    tl.store(content + line * D + d[None, :], first, mask=inside)
-    tl.store(position + line * D + d[None, :], second, mask=inside)
-    if ONES > 0:
-        wide = (t < queries)[:, None] & (d < D + ONES)[None, :]
-        line = ((b * heads + h) * queries + t)[:, None]
-        tl.store(beside + line * (D + ONES) + d[None, :], second, mask=wide)
+    at = ((b * queries + t)[:, None] * heads + h) * D + d[None, :]
+    tl.store(content + at, query + tl.load(content_bias + h * D + d, mask=d < D, other=0.0)[None, :], mask=inside)
+    tl.store(position + at, query + tl.load(position_bias + h * D + d, mask=d < D, other=0.0)[None, :], mask=inside)
 
 
 @triton.jit
@@ -416,3 +410,38 @@ def backward_keys(
             grad_k = tl.dot(d_scores.T, content, grad_k, input_precision="ieee")
     store_lines(d_k + b * dk_b + h * dk_h, place, dk_n, place < keys, grad_k * scale, D, W)
     store_lines(d_v + b * dv_b + h * dv_h, place, dv_n, place < keys, grad_v, D, W)
+
+
+@Kernel
+@triton.jit(do_not_specialize=["queries", "tile0", "tiles", "blocks", "lines_in_all", "splits"])
+def backward_tables(
+    q, d_scores, d_table, sums, q_b, q_h, q_n, queries, batch, heads, tile0, tiles, blocks, lines_in_all, splits,
+    SUMS: tl.constexpr, D: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Adds what the scores' gradients by distance [B, H, tiles·T, blocks·T] give to a table; with SUMS, their sums too.
+
+    The table's: their products with the queries of `tiles` tiles from tile0 on. Each split of these adds to its own
+    share, [splits, H, lines_in_all, D] and [splits, H, lines_in_all].
+    """
+    block = tl.program_id(0) % blocks
+    h = (tl.program_id(0) // blocks % heads).to(tl.int64)
+    split = tl.program_id(0) // blocks // heads
+    i, d = tl.arange(0, T), tl.arange(0, W)
+    line = (split * heads + h) * lines_in_all + block * T + i
+    pointers = d_table + line[:, None] * D + d[None, :]
+    inside = (i[:, None] >= 0) & (d < D)[None, :]
+    grad = tl.load(pointers, mask=inside, other=0.0)
+    total = tl.zeros([T, T], tl.float32)
+    steps = batch * tiles
+    share = tl.cdiv(steps, splits)
+    for step in range(split * share, tl.minimum((split + 1) * share, steps)):
+        b, tile = tl.cast(step // tiles, tl.int64), step % tiles
+        query = lines(q + b * q_b + h * q_h, (tile0 + tile) * T, queries, q_n, D, W, T, True)
+        first = d_scores + ((b * heads + h) * tiles + tile) * blocks * (T * T)
+        found = tl.load(first + i[:, None] * (blocks * T) + (block * T + i)[None, :])
+        grad = tl.dot(found.T, query, grad, input_precision="ieee")
+        if SUMS:
+            total += found.to(tl.float32)
+    tl.store(pointers, grad, mask=inside)
+    if SUMS:
+        tl.store(sums + line, tl.load(sums + line) + tl.sum(total, 0))

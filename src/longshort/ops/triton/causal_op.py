@@ -12,12 +12,14 @@ from torch import Tensor
 
 from longshort.ops.triton import causal as kernels
 from longshort.ops.triton.launch import (
+    SPLIT,
     bytes_of,
     cdiv,
     dense,
     like_inputs,
     outputs,
     padded,
+    processors,
     registers,
     rows_backward,
     strides,
@@ -26,27 +28,22 @@ from longshort.ops.triton.launch import (
 from longshort.ops.triton.operator import Operator
 
 WORKSPACE = 1 << 27  # gradients by distance that exist at a time, unless one tile of queries has more
-ONES = 8  # features beside the position queries whose products are sums; so many that lines stay aligned
 
 
 class Tables:
-    """Positions as the kernels take them: queries plus the two biases, tables, strides; or pointers not followed.
+    """Positions as the kernels take them: queries plus the two biases, tables, strides; or pointers not followed."""
 
-    beside: for the backward pass, queries plus position_bias, beside ONES features that are 1.
-    """
-
-    def __init__(self, q: Tensor, tables: list[Tensor | None], ones: int = 0) -> None:
+    def __init__(self, q: Tensor, tables: list[Tensor | None]) -> None:
         content_bias, position_bias, near, far = tables
         self.given = near is not None
-        self.content = self.position = self.beside = self.near = self.far = q
+        self.content = self.position = self.near = self.far = q
         self.strides = [*strides(q), 0, 0, 0, 0]
         if content_bias is not None and position_bias is not None and near is not None and far is not None:
             batch, heads, queries, width = q.shape
             made = [q.new_empty(batch, queries, heads, width) for _ in range(2)]
-            self.beside = q.new_empty(batch, heads, queries, width + ones) if ones else q
             kernels.add_biases[(cdiv(queries, 32) * batch * heads,)](
-                q, content_bias.contiguous(), position_bias.contiguous(), *made, self.beside,
-                *strides(q), queries, heads, D=width, W=padded(width + ones), T=32, ONES=ones,
+                q, content_bias.contiguous(), position_bias.contiguous(), *made,
+                *strides(q), queries, heads, D=width, W=padded(width), T=32,
             )  # fmt: skip
             self.content, self.position = (t.transpose(1, 2) for t in made)
             self.near, self.far = dense(near), dense(far)
@@ -94,7 +91,7 @@ def attend_backward(
     batch, heads, queries, width = q.shape
     keys, rows, span, tile = k.shape[2], k_rows.shape[2], window if sliding else 2 * window, tile_size(q)
     first_row = (start + queries) // segment * rank - rows
-    tables = Tables(q, [content_bias, position_bias, near, far], ONES)
+    tables = Tables(q, [content_bias, position_bias, near, far])
     d_k, d_v, delta = (torch.empty_like(t) for t in (k, v, lse))
     d_q = torch.empty_like(q) if into is None else into
     pad, bits, seed = bytes_of(mask, q), bytes_of(mask_rows, q), q if seed is None else seed
@@ -104,23 +101,22 @@ def attend_backward(
     reach = dict(WINDOW=window, SPAN=span, SLIDING=sliding, MASK=mask is not None)
     steps = dict(SEGMENT=segment, RANK=rank, MASK_ROWS=mask_rows is not None)
 
-    def queries_backward(tile0: int, tiles: int, d_near: Tensor, d_far: Tensor, d_biases: Tensor) -> None:
+    def queries_backward(
+        tile0: int, tiles: int, d_near: Tensor, d_far: Tensor, d_biases: Tensor, near_blocks: int, far_blocks: int
+    ) -> None:
         kernels.backward_queries[(tiles * batch * heads,)](
             q, k, v, k_rows, v_rows, pad, bits, tables.content, tables.position, tables.near, tables.far,
             out, lse, seed, d_out, d_q, delta, d_near, d_far, d_biases,
             *strides(q, k, v, k_rows, v_rows, out), *tables.strides, *strides(d_out, d_q), *lengths,
-            tile0, tiles, d_near.shape[-1] // tile, d_far.shape[-1] // tile,
+            tile0, tiles, near_blocks, far_blocks,
             **reach, **steps, **launch, num_stages=1 if tables.given else 2, **fewer,
         )  # fmt: skip
 
     d_tables: list[Tensor] = []
     if content_bias is None or position_bias is None or near is None or far is None:
-        queries_backward(0, cdiv(queries, tile), q, q, q)
+        queries_backward(0, cdiv(queries, tile), q, q, q, 0, 0)
     else:
-        columns = [cdiv(n, tile) * tile for n in (span, rows)]
-        d_tables = table_gradients(
-            q, tables.beside, near, far, queries_backward, columns, segment, rank, start, first_row
-        )
+        d_tables = table_gradients(q, position_bias, near, far, queries_backward, span, rows, segment, rank, start)
     tiles = cdiv(keys, tile)
     kernels.backward_keys[(tiles * batch * heads,)](
         tables.content, k, v, pad, tables.position, tables.near, lse, delta, seed, d_out, d_k, d_v,
@@ -135,37 +131,39 @@ def attend_backward(
 
 
 def table_gradients(
-    q: Tensor, beside: Tensor, near: Tensor, far: Tensor, queries_backward: Callable[..., None],
-    columns: list[int], segment: int, rank: int, start: int, first_row: int,
+    q: Tensor, position_bias: Tensor, near: Tensor, far: Tensor, queries_backward: Callable[..., None],
+    span: int, rows: int, segment: int, rank: int, start: int,
 ) -> list[Tensor]:  # fmt: skip
-    """Of content_bias, position_bias, near and far. Gradients of scores by distance come a few tiles at a time.
-
-    They are then products: of what the kernel wrote, a matrix of distances a query, with the queries.
-    """
+    """Of content_bias, position_bias, near and far. Gradients of scores by distance come a few tiles at a time."""
     batch, heads, queries, width = q.shape
     tile = tile_size(q)
-    step = max(1, WORKSPACE // max(1, batch * heads * tile * sum(columns)))
-    step = cdiv(cdiv(queries, tile), cdiv(cdiv(queries, tile), step))
-    memory = q.new_empty(batch * heads * step * tile * sum(columns))
-    sizes = zip(columns, (width + ONES, width), strict=True)
-    d_biases = torch.empty(cdiv(queries, tile), batch, heads, width, dtype=torch.float32, device=q.device)
-    totals = [torch.zeros(heads, n, w, dtype=torch.float32, device=q.device) for n, w in sizes]
-    for a in range(0, queries, step * tile):
-        b = min(a + step * tile, queries)
-        tiles = cdiv(b - a, tile)
-        ends = [columns[0], cdiv(max((start + b - 1) // segment * rank - first_row, 0), tile) * tile]
-        parts = memory[: batch * heads * tiles * tile * sum(ends)].split(
-            [batch * heads * tiles * tile * n for n in ends]
-        )
-        by_distance = [p.view(batch, heads, tiles * tile, n) for p, n in zip(parts, ends, strict=True)]
-        queries_backward(a // tile, tiles, *by_distance, d_biases)
-        for total, d, of in zip(totals, by_distance, (beside, q), strict=True):
-            found = (d[:, :, : b - a].mT @ of[:, :, a:b]).sum(dim=0, dtype=torch.float32)
-            total[:, : found.shape[1]] += found
-    (d_near, numbers), d_far = totals[0].split([width, ONES], dim=2), totals[1]
-    d_near, d_far = (fitted(d, t.shape[1]) for d, t in ((d_near, near), (d_far, far)))
-    d_position = (numbers[..., :1] * fitted(near, columns[0])).sum(dim=1)
-    return [d_biases.sum(dim=(0, 1)) - d_position, d_position, d_near, d_far]
+    tiles, blocks = cdiv(queries, tile), [cdiv(n, tile) for n in (span, rows)]
+    size = batch * heads * tile**2
+    step = max(1, WORKSPACE // max(1, size * sum(blocks)))
+    step = cdiv(tiles, cdiv(tiles, step))
+    memory = q.new_empty(size * step * sum(blocks))
+    d_biases = q.new_empty(tiles, batch, heads, width, dtype=torch.float32)
+    splits = [max(1, min(SPLIT * processors(q) // (heads * max(n, 1)), batch * step)) for n in blocks]
+    sizes = [(s, heads, n * tile) for s, n in zip(splits, blocks, strict=True)]
+    d_tables = [q.new_zeros(*shape, width, dtype=torch.float32) for shape in sizes]
+    sums = q.new_zeros(sizes[0], dtype=torch.float32)  # of the gradients of the scores of a line of `near`
+    for tile0 in range(0, tiles, step):
+        count = min(step, tiles - tile0)
+        seen = (start + min((tile0 + count) * tile, queries) - 1) // segment * rank
+        ends = blocks[0], cdiv(max(seen - (start + queries) // segment * rank + rows, 0), tile)
+        by_distance = memory.split([size * count * ends[0], memory.numel() - size * count * ends[0]])
+        queries_backward(tile0, count, *by_distance, d_biases, *ends)
+        for d_scores, end, d_table in zip(by_distance, ends, d_tables, strict=True):
+            if end:
+                kernels.backward_tables[(end * heads * len(d_table),)](
+                    q, d_scores, d_table, sums, *strides(q), queries, batch, heads, tile0, count, end,
+                    d_table.shape[2], len(d_table), SUMS=d_table is d_tables[0],
+                    D=width, W=padded(width), T=tile, num_warps=4, num_stages=3,
+                )  # fmt: skip
+    d_near, d_far = (fitted(d.sum(dim=0), t.shape[1]) for d, t in zip(d_tables, (near, far), strict=True))
+    by_line = fitted(sums.sum(dim=0)[..., None], near.shape[1])
+    d_position = (by_line * near).sum(dim=1)
+    return [d_biases.sum(dim=(0, 1)) - d_position, d_position, d_near + by_line * position_bias[:, None], d_far]
 
 
 def fitted(table: Tensor, length: int) -> Tensor:

@@ -17,7 +17,8 @@ from longshort.ops.triton.kernel import Kernel
 from longshort.ops.triton.launch import cdiv, power_of_2, processors
 from longshort.ops.triton.operator import Operator
 
-BLOCK = 4096  # numbers of a block
+BLOCK = 2048  # numbers of a block
+WARPS = 2  # of a program: sums over a line that lies in few threads are cheap
 SPLIT = 16  # programs a multiprocessor gets: many, since each waits for memory
 
 
@@ -61,8 +62,8 @@ def backward(
         x, d_y, more, d_x, x_n, dx_n = b, d_out_b, more_b, d_b, b_n, db_n
     d = tl.arange(0, W)
     w = tl.load(weight + d, mask=d < C, other=0.0).to(tl.float32)
-    sum_weight = tl.zeros([W], tl.float32)
-    sum_bias = tl.zeros([W], tl.float32)
+    sum_weight = tl.zeros([T, W], tl.float32)
+    sum_bias = tl.zeros([T, W], tl.float32)
     for block in range(worker // 2, tl.cdiv(count, T), workers // 2):
         n = block * T + tl.arange(0, T)
         inside = (n < count)[:, None] & (d < C)[None, :]
@@ -71,19 +72,19 @@ def backward(
         grad = tl.load(d_y + n * C + d[None, :], mask=inside, other=0.0).to(tl.float32)
         if MORE:
             grad += tl.load(more + n * C + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        sum_weight += tl.sum(grad * line, 0)
-        sum_bias += tl.sum(grad, 0)
+        sum_weight += grad * line
+        sum_bias += grad
         grad = grad * w[None, :]
         share = line * (tl.sum(grad * line, 1) / C)[:, None] + (tl.sum(grad, 1) / C)[:, None]
         d_line = ((grad - share) * scale[:, None]).to(d_x.dtype.element_ty)
         tl.store(d_x + n * dx_n + d[None, :], d_line, mask=inside)
-    tl.store(d_weight + worker * C + d, sum_weight, mask=d < C)
-    tl.store(d_bias + worker * C + d, sum_bias, mask=d < C)
+    tl.store(d_weight + worker * C + d, tl.sum(sum_weight, 0), mask=d < C)
+    tl.store(d_bias + worker * C + d, tl.sum(sum_bias, 0), mask=d < C)
 
 
 def sizes(width: int) -> dict[str, int]:
     padded = power_of_2(width)
-    return dict(C=width, W=padded, T=max(1, BLOCK // padded))
+    return dict(C=width, W=padded, T=max(1, BLOCK // padded), num_warps=max(WARPS, padded // 1024))
 
 
 def lines_of(t: Tensor) -> Tensor:
