@@ -101,6 +101,18 @@ def test_the_output_can_be_written_into(name):
 
 
 @layers
+def test_a_gradient_that_is_one_number(name):
+    """As a sum's is: expanded, with strides of 0."""
+    torch.manual_seed(0)
+    make, n, rest = LAYERS[name]
+    layer, x = make(impl="triton"), torch.randn(2, n, 32)
+    found = torch.autograd.grad(output(layer, x, *rest).sum(), list(layer.parameters()))
+    layer.impl = "reference"
+    for a, b in zip(found, torch.autograd.grad(output(layer, x, *rest).sum(), list(layer.parameters())), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=3e-5 * max(1.0, b.abs().max().item()))
+
+
+@layers
 def test_an_empty_batch(name):
     make, n, rest = LAYERS[name]
     x = torch.randn(0, n, 32, requires_grad=True)

@@ -131,17 +131,18 @@ class _Layer(torch.autograd.Function):
         grads = operator.backward(
             d_out, out, lse, split(q, heads), k, v, k_rows, v_rows, *inputs, into=split(d_q, heads)
         )
-        found = dict(zip(operator.tensors, grads, strict=False))  # by the number of the operator's input
-        _, d_k, d_v, d_k_rows, d_v_rows = grads[:5]
+        del d_out  # memory: what is alive at once decides how long a sequence fits
+        d_k, d_v, d_k_rows, d_v_rows = grads[1:5]
+        found = dict(zip(operator.tensors[5:], grads[5:], strict=False))  # by the number of the operator's input
         d_k_sum, d_v_sum = (torch.empty_like(merge(t)) for t in (k_sum, v_sum))
         d_far, d_far_b = write_gradients(
-            (merge(d_k_rows), merge(d_v_rows)), None, merge(k_sum), merge(v_sum), far, eps, d_k_sum, d_v_sum
+            merge(d_k_rows), merge(d_v_rows), merge(k_sum), merge(v_sum), far, eps, d_k_sum, d_v_sum
         )
-        d_logits, d_k_more, d_v_more = project_backward(
-            split(d_k_sum, heads), split(d_v_sum, heads), k_sum, v_sum, sums, logits, k, v, segment, mask
+        d_logits, _, _ = project_backward(
+            split(d_k_sum, heads), split(d_v_sum, heads), k_sum, v_sum, sums, logits, k, v, segment, mask, d_k, d_v
         )
-        more = merge(d_k_more), merge(d_v_more)
-        d_local, d_local_b = write_gradients((merge(d_k), merge(d_v)), more, k_raw, v_raw, local, eps, d_k_raw, d_v_raw)
+        d_local, d_local_b = write_gradients(merge(d_k), merge(d_v), k_raw, v_raw, local, eps, d_k_raw, d_v_raw)
+        del grads, d_k, d_v
 
         d_x = None
         if needed[5]:

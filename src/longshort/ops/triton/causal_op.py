@@ -92,8 +92,7 @@ def attend_backward(
     keys, rows, span, tile = k.shape[2], k_rows.shape[2], window if sliding else 2 * window, tile_size(q)
     first_row = (start + queries) // segment * rank - rows
     tables = Tables(q, [content_bias, position_bias, near, far])
-    d_k, d_v, delta = (torch.empty_like(t) for t in (k, v, lse))
-    d_q = torch.empty_like(q) if into is None else into
+    d_q, delta = torch.empty_like(q) if into is None else into, torch.empty_like(lse)
     pad, bits, seed = bytes_of(mask, q), bytes_of(mask_rows, q), q if seed is None else seed
     lengths = (queries, keys, rows, start, first_row, heads, batch * heads, scale, dropout)
     launch = dict(POSITIONS=tables.given, DROPOUT=dropout > 0, D=width, W=padded(width), T=tile, num_warps=4)
@@ -117,6 +116,7 @@ def attend_backward(
         queries_backward(0, cdiv(queries, tile), q, q, q, 0, 0)
     else:
         d_tables = table_gradients(q, position_bias, near, far, queries_backward, span, rows, segment, rank, start)
+    d_k, d_v = torch.empty_like(k), torch.empty_like(v)
     tiles = cdiv(keys, tile)
     kernels.backward_keys[(tiles * batch * heads,)](
         tables.content, k, v, pad, tables.position, tables.near, lse, delta, seed, d_out, d_k, d_v,

@@ -52,14 +52,14 @@ def forward(
 @Kernel
 @triton.jit(do_not_specialize=["count", "workers"])
 def backward(
-    d_out_a, d_out_b, more_a, more_b, a, b, weight, d_a, d_b, d_weight, d_bias, a_n, b_n, da_n, db_n,
-    count, eps, workers, MORE: tl.constexpr, C: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
+    d_out_a, d_out_b, a, b, weight, d_a, d_b, d_weight, d_bias, a_n, b_n, da_n, db_n,
+    count, eps, workers, C: tl.constexpr, W: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of both tensors, and each worker's share of those of weight and bias. With MORE, d_out is a sum."""
+    """Gradients of both tensors, and each worker's share of those of weight and bias."""
     worker = tl.program_id(0)
-    x, d_y, more, d_x, x_n, dx_n = a, d_out_a, more_a, d_a, a_n, da_n
+    x, d_y, d_x, x_n, dx_n = a, d_out_a, d_a, a_n, da_n
     if worker % 2 == 1:
-        x, d_y, more, d_x, x_n, dx_n = b, d_out_b, more_b, d_b, b_n, db_n
+        x, d_y, d_x, x_n, dx_n = b, d_out_b, d_b, b_n, db_n
     d = tl.arange(0, W)
     w = tl.load(weight + d, mask=d < C, other=0.0).to(tl.float32)
     sum_weight = tl.zeros([T, W], tl.float32)
@@ -70,8 +70,6 @@ def backward(
         n = n.to(tl.int64)[:, None]
         line, scale = standard(tl.load(x + n * x_n + d[None, :], mask=inside, other=0.0), inside, eps, C)
         grad = tl.load(d_y + n * C + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        if MORE:
-            grad += tl.load(more + n * C + d[None, :], mask=inside, other=0.0).to(tl.float32)
         sum_weight += grad * line
         sum_bias += grad
         grad = grad * w[None, :]
@@ -108,24 +106,21 @@ def normalise_backward(
     a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, eps: float,
 ) -> list[Tensor]:  # fmt: skip
     d_a, d_b = a.new_empty(a.shape), b.new_empty(b.shape)
-    return [d_a, d_b, *write_gradients((d_out_a, d_out_b), None, a, b, weight, eps, d_a, d_b)]
+    return [d_a, d_b, *write_gradients(d_out_a, d_out_b, a, b, weight, eps, d_a, d_b)]
 
 
 def write_gradients(
-    d_out: tuple[Tensor, Tensor], more: tuple[Tensor, Tensor] | None,
-    a: Tensor, b: Tensor, weight: Tensor, eps: float, d_a: Tensor, d_b: Tensor,
-) -> list[Tensor]:  # fmt: skip
-    """Writes those of a and b, gives those of weight and bias. Those of the outputs: d_out, plus `more` if given."""
-    d_out_a, d_out_b = (t.contiguous() for t in d_out)
-    more_a, more_b = (d_out_a, d_out_b) if more is None else (t.contiguous() for t in more)
+    d_out_a: Tensor, d_out_b: Tensor, a: Tensor, b: Tensor, weight: Tensor, eps: float, d_a: Tensor, d_b: Tensor
+) -> list[Tensor]:
+    """Writes the gradients of a and b, gives those of weight and bias."""
+    d_out_a, d_out_b = d_out_a.contiguous(), d_out_b.contiguous()
     a, b, d_a, d_b = (lines_of(t) for t in (a, b, d_a, d_b))
     constants = sizes(a.shape[-1])
     workers = 2 * max(1, min(SPLIT * processors(a) // 2, cdiv(len(a), constants["T"])))
     shares = torch.empty(2, workers, a.shape[-1], dtype=torch.float32, device=a.device)
     backward[(workers,)](
-        d_out_a, d_out_b, more_a, more_b, a, b, weight, d_a, d_b, shares[0], shares[1],
-        a.stride(0), b.stride(0), d_a.stride(0), d_b.stride(0), len(a), eps, workers,
-        MORE=more is not None, **constants,
+        d_out_a, d_out_b, a, b, weight, d_a, d_b, shares[0], shares[1],
+        a.stride(0), b.stride(0), d_a.stride(0), d_b.stride(0), len(a), eps, workers, **constants,
     )  # fmt: skip
     d_weight, d_bias = shares.sum(dim=1).to(weight.dtype).unbind()
     return [d_weight, d_bias]

@@ -92,11 +92,13 @@ def project_backward(
     v: Tensor,
     segment: int | None,
     mask: Tensor | None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of logits, k and v; those of k and v have the strides of k and v."""
-    gradients = empty_gradients(dk_rows, dv_rows, k_rows, v_rows, lse, logits, k, v)
+    """Gradients of logits, k and v. Those of k and v are added to dk and dv, or have the strides of k and v."""
+    gradients = empty_gradients(dk_rows, dv_rows, k_rows, v_rows, lse, logits, k, v, dk, dv)
     if k_rows.numel() == 0:
-        for gradient in gradients:
+        for gradient in gradients if dk is None else gradients[:1]:
             gradient.zero_()
         return gradients
     batch, heads, tokens, width = k.shape
@@ -107,7 +109,7 @@ def project_backward(
     k_rows, v_rows, dk_rows, dv_rows = (t.transpose(1, 2).contiguous() for t in (k_rows, v_rows, dk_rows, dv_rows))
     strides = [t.stride() for t in (logits, k, v)]
     strides += [(0, 0) if mask is None else mask.stride(), *(t.stride() for t in gradients[1:])]
-    sizes = dict(D=width, R=rank, T=plan.tokens, X=plan.rows, W=plan.width, num_warps=plan.warps)
+    sizes = dict(ADD=dk is not None, D=width, R=rank, T=plan.tokens, W=plan.width, num_warps=plan.warps)
     if rank <= SUMS:
         sums_backward_kernel[(batch * cdiv(tokens, plan.tokens) * heads,)](
             *(logits, k, v, mask, lse, k_rows, v_rows, dk_rows, dv_rows, *gradients),
@@ -123,6 +125,7 @@ def project_backward(
         products_backward_kernel[(batch * blocks * heads,)](
             *(logits, k, v, mask, lse, delta, dk_rows, dv_rows, *gradients),
             *(*strides, heads, tokens, length, segments),
+            X=plan.rows,
             **sizes,
         )
     return gradients
@@ -131,7 +134,8 @@ def project_backward(
 def empty_gradients(*tensors: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Room for the gradients of logits, k and v."""
     logits, k, v = tensors[5:8]
-    return logits.new_empty(logits.shape), torch.empty_like(k), torch.empty_like(v)
+    dk, dv = (torch.empty_like(t) if given is None else given for t, given in zip((k, v), tensors[-2:], strict=True))
+    return logits.new_empty(logits.shape), dk, dv
 
 
 project = Operator(
@@ -139,7 +143,7 @@ project = Operator(
     project_and_sum,
     project_backward,
     fake=empty_rows,
-    fake_backward=empty_gradients,
+    fake_backward=lambda *tensors: empty_gradients(*tensors, None, None),
     tensors=[0, 1, 2],
     results=2,
 )
@@ -378,7 +382,7 @@ def sums_backward_kernel(
     logits, k, v, mask, lse, k_rows, v_rows, dk_rows, dv_rows, dlogits, dk, dv,
     logits_strides, k_strides, v_strides, mask_strides, dk_strides, dv_strides,
     heads, tokens, length, segments,
-    D: tl.constexpr, R: tl.constexpr, T: tl.constexpr, X: tl.constexpr, W: tl.constexpr,
+    ADD: tl.constexpr, D: tl.constexpr, R: tl.constexpr, T: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """T tokens of any segments, with one row of each token's segment at a time."""
     blocks = tl.cdiv(tokens, T)
@@ -423,6 +427,9 @@ def sums_backward_kernel(
     wide = inside[:, None] & (d < D)[None, :]
     dk += batch * dk_strides[0] + head * dk_strides[1] + token[:, None] * dk_strides[2] + d[None, :] * dk_strides[3]
     dv += batch * dv_strides[0] + head * dv_strides[1] + token[:, None] * dv_strides[2] + d[None, :] * dv_strides[3]
+    if ADD:
+        dk_tokens += tl.load(dk, mask=wide, other=0.0).to(tl.float32)
+        dv_tokens += tl.load(dv, mask=wide, other=0.0).to(tl.float32)
     tl.store(dk, dk_tokens.to(dk.dtype.element_ty), mask=wide)
     tl.store(dv, dv_tokens.to(dv.dtype.element_ty), mask=wide)
 
@@ -450,7 +457,7 @@ def products_backward_kernel(
     logits, k, v, mask, lse, delta, dk_rows, dv_rows, dlogits, dk, dv,
     logits_strides, k_strides, v_strides, mask_strides, dk_strides, dv_strides,
     heads, tokens, length, segments,
-    D: tl.constexpr, R: tl.constexpr, T: tl.constexpr, X: tl.constexpr, W: tl.constexpr,
+    ADD: tl.constexpr, D: tl.constexpr, R: tl.constexpr, T: tl.constexpr, X: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """T tokens of one segment, with X of its rows at a time. The unfinished segment counts too: its gradients are 0."""
     blocks = tl.cdiv(length, T)
@@ -511,5 +518,8 @@ def products_backward_kernel(
     dv += batch * dv_strides[0] + head * dv_strides[1] + first * dv_strides[2]
     dk += t[:, None] * dk_strides[2] + d[None, :] * dk_strides[3]
     dv += t[:, None] * dv_strides[2] + d[None, :] * dv_strides[3]
+    if ADD:
+        dk_tokens += tl.load(dk, mask=wide, other=0.0).to(tl.float32)
+        dv_tokens += tl.load(dv, mask=wide, other=0.0).to(tl.float32)
     tl.store(dk, dk_tokens.to(dk.dtype.element_ty), mask=wide)
     tl.store(dv, dv_tokens.to(dv.dtype.element_ty), mask=wide)

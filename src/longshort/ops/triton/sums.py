@@ -33,6 +33,7 @@ def kernel(x, sums, stride, count, columns, workers, T: tl.constexpr, W: tl.cons
 
 def sum_of_lines(x: Tensor) -> Tensor:
     """x [any, C] summed over its lines, in float32, then in its own dtype."""
+    x = x if x.stride(1) == 1 else x.contiguous()  # the gradient of a sum is one number, expanded
     count, columns = x.shape
     width = min(power_of_2(columns), 128)
     lines = 4096 // width

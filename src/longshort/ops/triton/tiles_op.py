@@ -112,8 +112,7 @@ def attend_backward(
     """
     q, k, v, k_rows, v_rows, d_out = (dense(t) for t in (q, k, v, k_rows, v_rows, d_out))
     batch, heads, _, features = q.shape
-    d_k, d_v, delta = (torch.empty_like(t) for t in (k, v, lse))
-    d_q = torch.empty_like(q) if into is None else into
+    d_q, delta = torch.empty_like(q) if into is None else into, torch.empty_like(lse)
     tile, rows = tile_size(q), k_rows.shape[2]
     g = geometry_of(window, height, width, tile)
     blocks = cdiv(height, g["SY"]) * cdiv(width, g["SX"])
@@ -132,6 +131,7 @@ def attend_backward(
         MASK_ROWS=mask_rows is not None, BIAS=bias is not None, LOCAL=window > 0,
         KR=fitting(max(rows, 1), tile), **local, num_stages=3,
     )  # fmt: skip
+    d_k, d_v = torch.empty_like(k), torch.empty_like(v)
     if window == 0:
         d_k.zero_(), d_v.zero_()
     else:
