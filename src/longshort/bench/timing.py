@@ -13,9 +13,8 @@ from torch import Tensor
 
 Step = Callable[[], object]
 
-BURST_MS = (
-    50.0  # on a GPU steps are timed in bursts of about this length: the wait for a first launch is not the step's
-)
+# On a GPU steps are timed in bursts of about this length: the wait for a first launch is not the step's.
+BURST_MS = 50.0
 MOST = 20  # steps of a burst
 
 

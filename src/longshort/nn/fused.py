@@ -89,7 +89,7 @@ class _Layer(torch.autograd.Function):
         if mask is not None:
             out = out.masked_fill(~mask[:, None, :, None], 0.0)
 
-        made = (w, raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse)
+        made = (raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse)
         tensors = [t for t in (mask, x, *rest) if isinstance(t, Tensor)]
         ctx.save_for_backward(*made, *tensors)
         ctx.others = [None if isinstance(t, Tensor) else (t,) for t in (mask, x, *rest)]
@@ -114,10 +114,11 @@ class _Layer(torch.autograd.Function):
 
         operator, heads, eps, segment = ctx.settings
         saved = ctx.saved_tensors
-        w, raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse = saved[:12]
-        left = iter(saved[12:])
+        raw, k, v, logits, k_sum, v_sum, sums, k_rows, v_rows, out, lse = saved[:11]
+        left = iter(saved[11:])
         mask, x, *rest = (next(left) if t is None else t[0] for t in ctx.others)
-        (_, _, _, _, _, _, w_p, _, w_o, _, local, _, far, _), inputs = rest[:14], rest[14:]
+        w_q, w_k, w_v, w_p, w_o, local, far = rest[:14:2]
+        inputs = rest[14:]
         width = x.shape[2]
 
         needed = ctx.needs_input_grad
@@ -146,7 +147,7 @@ class _Layer(torch.autograd.Function):
 
         d_x = None
         if needed[5]:
-            d_x = (d_raw.flatten(0, 1) @ w).addmm_(d_logits.flatten(0, 1), w_p).view_as(x)
+            d_x = (d_raw.flatten(0, 1) @ torch.cat([w_q, w_k, w_v])).addmm_(d_logits.flatten(0, 1), w_p).view_as(x)
         of_three = of_weights(d_raw, x, any(needed[6:12:2]), any(needed[7:12:2]))
         d_w, d_b = ([None] * 3 if d is None else d.split(width) for d in of_three)
         d_weights = [t for both in zip(d_w, d_b, strict=True) for t in both]

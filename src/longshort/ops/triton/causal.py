@@ -2,9 +2,10 @@
 
 Query t sees the keys at places lowest(t) to t, counted from the first key there is, and the rows before seen(t). Rows
 are handled as keys are, with seen(t) - 1 in the place of t: then the distance is in both cases the query's place less
-the key's. Tiles of T keys are visited from the farthest to the nearest, c tiles before the queries. In the forward pass
-those that all queries see whole (`EDGE` is false: most of them) go without masks. q_content and q_position are the
-queries plus the two biases of relative positions: one addition before the kernels costs less than registers in them.
+the key's. Tiles of T keys are visited from the farthest to the nearest, c tiles before the queries. Those that all
+queries see whole, most of them, go without masks; not so in `backward_queries`, where a second loop costs more than it
+spares. q_content and q_position are the queries plus the two biases of relative positions: one addition before the
+kernels costs less than registers in them.
 
 T queries and keys of a tile, D head width, W the power of two that D is padded to.
 """
@@ -152,8 +153,8 @@ def attend_tiles(
     if POSITIONS:
         here = position_words(position, table, table_n, steps * T, span, D, W, T, True)
     for part in tl.static_range(3):  # the farthest tiles, those seen whole, the nearest
-        begin = steps if part == 0 else (whole if part == 1 else tl.minimum(whole, 0))
-        end = whole if part == 0 else (tl.minimum(whole, 0) if part == 1 else nearest - 1)
+        begin = steps if part == 0 else (whole if part == 1 else 0)
+        end = whole if part == 0 else (0 if part == 1 else nearest - 1)
         for step in range(begin - end):
             c = begin - step
             place = origin - c * T
@@ -319,7 +320,8 @@ def backward_queries(
     grad = query_gradients(
         grad, content, position, d_result, logarithm, mean,
         k + b * k_b + h * k_h, v + b * v_b + h * v_h, near + h * near_h, d_near, mask + b * keys, seed,
-        k_n, v_n, near_n,        t0 + earlier, tl.cdiv(t0 + earlier - first, T), 0, near_blocks, i,
+        k_n, v_n, near_n,
+        t0 + earlier, tl.cdiv(t0 + earlier - first, T), 0, near_blocks, i,
         lowest(t, start, earlier, WINDOW, SLIDING), tl.where(t < queries, t + earlier + 1, 0),
         keys, SPAN, head, t, scale, dropout, False, MASK, POSITIONS, DROPOUT, D, W, T,
     )  # fmt: skip

@@ -87,7 +87,7 @@ def sizes(width: int) -> dict[str, int]:
 
 def lines_of(t: Tensor) -> Tensor:
     """[any, C] with features side by side; without a copy if lines have one stride."""
-    t = t.flatten(0, -2)
+    t = t.reshape(-1, t.shape[-1])
     return t if t.stride(-1) == 1 else t.contiguous()
 
 
@@ -114,7 +114,8 @@ def write_gradients(
 ) -> list[Tensor]:
     """Writes the gradients of a and b, gives those of weight and bias."""
     d_out_a, d_out_b = d_out_a.contiguous(), d_out_b.contiguous()
-    a, b, d_a, d_b = (lines_of(t) for t in (a, b, d_a, d_b))
+    a, b = lines_of(a), lines_of(b)
+    d_a, d_b = (t.view(-1, t.shape[-1]) for t in (d_a, d_b))  # written into, so never copies
     constants = sizes(a.shape[-1])
     workers = 2 * max(1, min(SPLIT * processors(a) // 2, cdiv(len(a), constants["T"])))
     shares = torch.empty(2, workers, a.shape[-1], dtype=torch.float32, device=a.device)

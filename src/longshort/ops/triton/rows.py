@@ -71,10 +71,9 @@ def backward_rows(
                 limit = seen(t, start, first_row, SEGMENT, RANK)
                 if POSITIONS:
                     limit0 = seen(t0, start, first_row, SEGMENT, RANK)
-                    by = limit - limit0
                     here = position_words(query, far, far_n, limit0 - 1 - r0, rows, D, W, T, True)
                     nearer = position_words(query, far, far_n, limit0 - 1 - r0 - T, rows, D, W, T, True)
-                    scores += by_key(here, nearer, by, query.dtype, T)
+                    scores += by_key(here, nearer, limit - limit0, query.dtype, T)
                 high = tl.where(asks, limit, 0)
             if not WHOLE:
                 scores = only_seen(scores, place, high * 0, high)

@@ -317,3 +317,45 @@ def backward_bias(
         d_weights = product(d_result, gathered(v + b * v_b + h * v_h, m, v_n, there, D, W).T)
         grad += score_gradients(weights, d_weights, mean[:, None], factor)
     tl.store(d_bias + (worker * heads + h) * SY * SX * LINE + entry, grad, mask=within)
+
+
+@Kernel
+@triton.jit
+def spread_bias(
+    bias, out, entries, from_y, from_x,
+    LY: tl.constexpr, LX: tl.constexpr, CY: tl.constexpr, CX: tl.constexpr, LINE: tl.constexpr,
+    OFFSETS: tl.constexpr, SIGN: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """A bias over offsets, for lines and columns that are LY × LX and CY × CX places: [heads, LY·LX, LINE].
+
+    from_y, from_x: by how much lines start after columns. SIGN is 1 where lines are queries, -1 where they are keys.
+    """
+    e = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    column = (e % LINE).to(tl.int32)
+    line = (e // LINE % (LY * LX)).to(tl.int32)
+    y = (line // LX - column // CX + from_y) * SIGN + OFFSETS // 2
+    x = (line % LX - column % CX + from_x) * SIGN + OFFSETS // 2
+    there = (column < CY * CX) & (y >= 0) & (y < OFFSETS) & (x >= 0) & (x < OFFSETS) & (e < entries)
+    at = (e // (LINE * LY * LX) * OFFSETS + y) * OFFSETS + x
+    tl.store(out + e, tl.load(bias + at, mask=there, other=0.0), mask=e < entries)
+
+
+@Kernel
+@triton.jit
+def sum_bias(
+    d_out, d_bias, entries,
+    SY: tl.constexpr, SX: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr, LINE: tl.constexpr,
+    OFFSETS: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a bias over offsets from that of what spread_bias made of it for the queries of a block."""
+    e = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    y = (e // OFFSETS % OFFSETS).to(tl.int32) - OFFSETS // 2  # the query's place less the key's
+    x = (e % OFFSETS).to(tl.int32) - OFFSETS // 2
+    h = e // (OFFSETS * OFFSETS)
+    total = tl.zeros([T], tl.float32)
+    for slot in range(SY * SX):
+        ky, kx = slot // SX - y + RY, slot % SX - x + RX
+        there = (ky >= 0) & (ky < SY + 2 * RY) & (kx >= 0) & (kx < SX + 2 * RX) & (e < entries)
+        at = (h * (SY * SX) + slot) * LINE + ky * (SX + 2 * RX) + kx
+        total += tl.load(d_out + at, mask=there, other=0.0)
+    tl.store(d_bias + e, total, mask=e < entries)

@@ -5,8 +5,7 @@ B batch, H heads, N queries, R rows, D head width.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +30,7 @@ from longshort.ops.triton.launch import (
 from longshort.ops.triton.operator import Operator
 
 ALIGNED = 16  # entries to which lines of a bias are filled up
+ENTRIES = 128  # of a bias, that a program handles
 
 
 def block_sides(window: int, grid: bool, tile: int) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def attend(
     g = geometry_of(window, height, width, tile)
     blocks = cdiv(height, g["SY"]) * cdiv(width, g["SX"])
     rows = k_rows.shape[2]
-    table = q if bias is None else spread_of(bias, g).over_queries(bias)
+    table = q if bias is None else over_queries(bias, g)
     kernels.forward[(cdiv(g["SY"] * g["SX"], tile) * blocks * batch * heads,)](
         q, k, v, k_rows, v_rows, bytes_of(mask, q), bytes_of(mask_rows, q), table, out, lse,
         q if seed is None else seed, *strides(q, k, v, k_rows, v_rows, out), height, width, rows, heads, scale, dropout,
@@ -119,8 +119,7 @@ def attend_backward(
     pad, bits = bytes_of(mask, q), bytes_of(mask_rows, q)
     table = table_keys = q
     if bias is not None:
-        spread = spread_of(bias, g)
-        table, table_keys = spread.over_queries(bias), spread.over_keys(bias)
+        table, table_keys = over_queries(bias, g), over_keys(bias, g)
     seed = q if seed is None else seed
     common = dict(DROPOUT=dropout > 0, D=features, W=padded(features), T=tile, num_warps=4)
     local = dict(MASK=mask is not None, K=keys_tile(g, tile), **g, **common)
@@ -145,14 +144,14 @@ def attend_backward(
     )  # fmt: skip
     grads = [d_q, d_k, d_v, *d_rows]
     if bias is not None:
-        programs = cdiv(spread.queries, tile) * cdiv(table.shape[2], local["K"]) * heads
+        programs = cdiv(table.shape[1], tile) * cdiv(table.shape[2], local["K"]) * heads
         workers = max(1, min(cdiv(SPLIT * processors(q), programs), batch * blocks))
         d_bias = torch.empty(workers, *table.shape, dtype=torch.float32, device=q.device)
         kernels.backward_bias[(programs * workers,)](
             q, k, v, pad, table, lse, delta, seed, d_out, d_bias,
             *strides(q, k, v, d_out), *sizes, batch * blocks, workers, **local, num_stages=3,
         )  # fmt: skip
-        grads.append(spread.sums(d_bias.sum(dim=0)).view(bias.shape).to(bias.dtype))
+        grads.append(gathered_back(d_bias.sum(dim=0), bias.shape[1], g).to(bias.dtype))
     return grads
 
 
@@ -184,60 +183,34 @@ tiles_attention = Operator(
 )
 
 
-class Spread(NamedTuple):
-    """Where the entries of a bias table, over all offsets, stand in the scores of a block, and the other way round.
-
-    Lines are filled up, so that they are aligned.
-    """
-
-    queries: int
-    keys: int
-    by_query: Tensor  # of each query of a block and each key it sees, the entry of the table
-    by_key: Tensor  # of each key of a block, which starts `reach` after a window does, and each query that sees it
-    places: Tensor  # of each entry, where it stands in by_query; filled up with the number of places there are
-
-    def over_queries(self, bias: Tensor) -> Tensor:
-        return bias.flatten(1).index_select(1, self.by_query).unflatten(1, (self.queries, -1))
-
-    def over_keys(self, bias: Tensor) -> Tensor:
-        return bias.flatten(1).index_select(1, self.by_key).unflatten(1, (self.keys, -1))
-
-    def sums(self, by_query: Tensor) -> Tensor:
-        """The gradient of the table [H, entries] from that of over_queries."""
-        found = torch.nn.functional.pad(by_query.flatten(1), (0, 1)).index_select(1, self.places.flatten())
-        return found.unflatten(1, self.places.shape).sum(dim=2)
+def over_queries(bias: Tensor, g: dict[str, int]) -> Tensor:
+    """The bias between the queries of a block and the keys it sees, [H, queries, keys]; lines are filled up."""
+    keys = [(g["SY"] + 2 * g["RY"], -g["RY"]), (g["SX"] + 2 * g["RX"], -g["RX"])]
+    return spread(bias, [(g["SY"], 0), (g["SX"], 0)], keys, sign=1)
 
 
-def spread_of(bias: Tensor, g: dict[str, int]) -> Spread:
-    return made_spread(bias.shape[1], tuple(g.items()), bias.device)
-
-
-@cache
-def made_spread(offsets: int, geometry: tuple[tuple[str, int], ...], device: torch.device) -> Spread:
-    g = dict(geometry)
+def over_keys(bias: Tensor, g: dict[str, int]) -> Tensor:
+    """The bias between the keys of a block, which starts `reach` after a window does, and the queries that see it."""
     sides = [(g["SY"], g["RY"], g["WY"]), (g["SX"], g["RX"], g["WX"])]
-    own = [torch.arange(s) for s, _, _ in sides]
-    by_query, seen = entries(offsets, own, [torch.arange(-r, s + r) for s, r, _ in sides])
-    by_key, _ = entries(offsets, [torch.arange(-r, s - r + -(-2 * r // w) * w) for s, r, w in sides], own)
-    aligned = [torch.nn.functional.pad(t, (0, -t.shape[1] % ALIGNED)) for t in (by_query, by_key.T)]
-    inside = torch.nn.functional.pad(seen, (0, -seen.shape[1] % ALIGNED)).flatten()
-    order = torch.argsort(aligned[0].flatten(), stable=True)
-    order = order[inside[order]]
-    entry = aligned[0].flatten()[order]
-    counts = torch.bincount(entry, minlength=offsets**2)
-    rank = torch.arange(len(entry)) - (counts.cumsum(0) - counts)[entry]  # among those with the same entry
-    places = torch.full((offsets**2, int(counts.max())), aligned[0].numel())
-    places[entry, rank] = order
-    by_query, by_key = (t.flatten().to(device) for t in aligned)
-    return Spread(aligned[0].shape[0], aligned[1].shape[0], by_query, by_key, places.to(device))
+    return spread(bias, [(s, 0) for s, _, _ in sides], [(s + cdiv(2 * r, w) * w, -r) for s, r, w in sides], sign=-1)
 
 
-def entries(offsets: int, queries: list[Tensor], keys: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Which entry of the table belongs to queries and keys at places along both axes, [queries, keys]; if any does."""
-    (y, y_inside), (x, x_inside) = (
-        ((found := q[:, None] - k + offsets // 2).clamp(0, offsets - 1), (found >= 0) & (found < offsets))
-        for q, k in zip(queries, keys, strict=True)
-    )
-    entry = y[:, None, :, None] * offsets + x[None, :, None, :]
-    inside = y_inside[:, None, :, None] & x_inside[None, :, None, :]
-    return entry.flatten(2).flatten(0, 1), inside.flatten(2).flatten(0, 1)
+def spread(bias: Tensor, lines: list[tuple[int, int]], columns: list[tuple[int, int]], sign: int) -> Tensor:
+    """[H, lines, columns] with the entry of the bias that belongs to each. Given: length and start along both axes."""
+    (ly, ly0), (lx, lx0), (cy, cy0), (cx, cx0) = *lines, *columns
+    out = bias.new_empty(bias.shape[0], ly * lx, cdiv(cy * cx, ALIGNED) * ALIGNED)
+    kernels.spread_bias[(cdiv(out.numel(), ENTRIES),)](
+        bias.contiguous(), out, out.numel(), ly0 - cy0, lx0 - cx0,
+        LY=ly, LX=lx, CY=cy, CX=cx, LINE=out.shape[2], OFFSETS=bias.shape[1], SIGN=sign, T=ENTRIES,
+    )  # fmt: skip
+    return out
+
+
+def gathered_back(d_bias: Tensor, offsets: int, g: dict[str, int]) -> Tensor:
+    """The gradient of the bias [H, offsets, offsets] from that of over_queries."""
+    found = d_bias.new_empty(d_bias.shape[0], offsets, offsets)
+    kernels.sum_bias[(cdiv(found.numel(), ENTRIES),)](
+        d_bias, found, found.numel(), SY=g["SY"], SX=g["SX"], RY=g["RY"], RX=g["RX"],
+        LINE=d_bias.shape[2], OFFSETS=offsets, T=ENTRIES,
+    )  # fmt: skip
+    return found
