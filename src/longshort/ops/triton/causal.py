@@ -17,7 +17,16 @@ import triton.language as tl
 
 from longshort.ops.triton.kernel import Kernel
 from longshort.ops.triton.positions import by_key, pack, pick, rotate, unpack
-from longshort.ops.triton.softmax import attend, factors, finish, lines, product, score_gradients, store_lines
+from longshort.ops.triton.softmax import (
+    attend,
+    factors,
+    finish,
+    key_gradients,
+    lines,
+    product,
+    score_gradients,
+    store_lines,
+)
 
 LENGTHS = ["queries", "keys", "rows", "start", "first_row"]  # a new length must not compile anew
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -369,7 +378,6 @@ def backward_keys(
     lse += head.to(tl.int64) * queries
     delta += head.to(tl.int64) * queries
     near += h * near_h
-    dtype: tl.constexpr = key.dtype
     grad_k = tl.zeros([T, W], tl.float32)
     grad_v = tl.zeros([T, W], tl.float32)
 
@@ -402,14 +410,9 @@ def backward_keys(
             mean = tl.load(delta + t, mask=asks, other=0.0)
             weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
             factor = None
-            kept = weights
             if DROPOUT:
                 factor = factors(tl.load(seed), head, t[:, None], place[None, :], dropout)
-                kept = weights * factor
-            grad_v = tl.dot(kept.to(dtype).T, d_result, grad_v, input_precision="ieee")
-            d_weights = product(d_result, value.T)
-            d_scores = score_gradients(weights, d_weights, mean[:, None], factor).to(dtype)
-            grad_k = tl.dot(d_scores.T, content, grad_k, input_precision="ieee")
+            grad_k, grad_v = key_gradients(grad_k, grad_v, weights, content, d_result, value, mean, factor)
     store_lines(d_k + b * dk_b + h * dk_h, place, dk_n, place < keys, grad_k * scale, D, W)
     store_lines(d_v + b * dv_b + h * dv_h, place, dv_n, place < keys, grad_v, D, W)
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from longshort.ops.triton.causal import LENGTHS, LOG2E, only_seen, position_words, seen, step_of, steps_of, within
 from longshort.ops.triton.kernel import Kernel
 from longshort.ops.triton.positions import by_key
-from longshort.ops.triton.softmax import factors, lines, product, score_gradients, store_lines
+from longshort.ops.triton.softmax import factors, key_gradients, lines, product, store_lines
 
 
 @Kernel
@@ -81,13 +81,9 @@ def backward_rows(
             mean = tl.load(delta + t, mask=asks, other=0.0)
             weights = tl.exp2(scores * (scale * LOG2E) - logarithm[:, None])
             factor = None
-            kept = weights
             if DROPOUT:
                 factor = factors(tl.load(seed), head, t[:, None], -1 - r[None, :], dropout)
-                kept = weights * factor
-            grad_v = tl.dot(kept.to(query.dtype).T, d_result, grad_v, input_precision="ieee")
-            d_scores = score_gradients(weights, product(d_result, value.T), mean[:, None], factor)
-            grad_k = tl.dot(d_scores.to(query.dtype).T, query, grad_k, input_precision="ieee")
+            grad_k, grad_v = key_gradients(grad_k, grad_v, weights, query, d_result, value, mean, factor)
     line = (split * heads_in_all + head).to(tl.int64) * rows
     store_lines(d_k + line * D, r, D, r < rows, grad_k * scale, D, W)
     store_lines(d_v + line * D, r, D, r < rows, grad_v, D, W)

@@ -92,3 +92,14 @@ def score_gradients(weights, d_weights, delta, factor):
     if factor is not None:
         d_weights = d_weights * factor
     return weights * (d_weights - delta)
+
+
+@triton.jit
+def key_gradients(grad_k, grad_v, weights, query, d_result, value, mean, factor):
+    """Adds to the gradients of keys, up to the scale, and of values [K, W] what queries with these weights give."""
+    kept = weights
+    if factor is not None:
+        kept = weights * factor
+    grad_v = tl.dot(kept.to(query.dtype).T, d_result, grad_v, input_precision="ieee")
+    d_scores = score_gradients(weights, product(d_result, value.T), mean[:, None], factor)
+    return tl.dot(d_scores.to(query.dtype).T, query, grad_k, input_precision="ieee"), grad_v
