@@ -1,0 +1,93 @@
+"""Files that are whole or not there, made by one process at a time, in the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+CHUNK = 1 << 20
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """The folder named, or the user's cache folder: $XDG_CACHE_HOME/longshort, else ~/.cache/longshort."""
+    if cache is not None:
+        return Path(cache)
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "longshort"
+
+
+@contextmanager
+def whole_file(to: Path) -> Iterator[BinaryIO]:
+    """A file to write beside `to`; it becomes `to` if the block ends well, and is removed if it does not."""
+    beside = to.with_name(f"{to.name}.{uuid4().hex[:8]}.tmp")
+    try:
+        with beside.open("wb") as file:
+            yield file
+        settle(beside, to)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def settle(made: Path, to: Path) -> None:
+    """Renames in one step, the bytes being on the disk before the name is."""
+    with made.open("rb+") as file:
+        os.fsync(file.fileno())
+    made.replace(to)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Makes the folder, and lets one process at a time into the block: the others wait and find the work done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":  # has no lock of folders: there each process does the work itself
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # nor have some network file systems
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def has_size(path: Path, size: int | None) -> bool:
+    """Whether the file is there, of this size where one is known."""
+    return path.is_file() and size in (None, path.stat().st_size)
+
+
+def check_space(folder: Path, need: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise OSError(f"the disk of {folder} has {free:,} bytes free, {need:,} are needed: make room or take another")
+
+
+def check_file(path: Path, size: int, md5: str | None = None) -> None:
+    """Refuses a file of another size or content than expected."""
+    check_size(path, path.stat().st_size, size)
+    if md5 is not None:
+        with path.open("rb") as file:
+            check_md5(path, hashlib.file_digest(file, new_md5).hexdigest(), md5)
+
+
+def check_size(what: object, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{what} has {found:,} bytes, expected {expected:,}")
+
+
+def check_md5(what: object, found: str, expected: str) -> None:
+    if found != expected:
+        raise ValueError(f"{what} has md5 {found}, expected {expected}")
+
+
+def new_md5() -> hashlib._Hash:
+    return hashlib.md5(usedforsecurity=False)  # else refused on machines in FIPS mode
