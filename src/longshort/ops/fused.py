@@ -23,7 +23,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the kernels run on th
 
 def takes_kernels(t: Tensor) -> bool:
     """Whether "auto" takes kernels where they can run: on CUDA, but not for export, which is for any machine."""
-    return t.is_cuda and not torch.compiler.is_exporting()
+    # not is_exporting(), which the compiler of PyTorch up to 2.11 answers with yes
+    return t.is_cuda and not torch.compiler._is_exporting_flag
 
 
 def why_not_here(t: Tensor) -> str | None:
