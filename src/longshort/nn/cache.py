@@ -5,6 +5,7 @@ B batch, H heads, W local tokens kept, S·R rows, P tokens of the unfinished seg
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -41,6 +42,28 @@ class CausalCache:
     def to(self, *args: Any, **kwargs: Any) -> CausalCache:
         """On another device or in another dtype, as Tensor.to."""
         return self._map(lambda t: t.to(*args, **kwargs))
+
+    def last(self, memory: int | None) -> CausalCache:
+        """What is left when only rows of the last `memory` tokens, in whole segments, are kept; None: all are.
+
+        `length` becomes the least that means the same to the layer, for how much text was forgotten does not matter:
+        a cache that no longer grows is of one length for good, and compiled code is made for one length.
+        """
+        g = self.geometry
+        rows = self.k_global.shape[2]
+        if memory is not None:
+            if memory < 0:
+                raise ValueError(f"memory must not be negative, got {memory}")
+            rows = min(rows, memory // g.segment * g.rank)
+        step = g.segment if g.kind == "sliding" else math.lcm(g.segment, g.window)  # where windows start
+        needed = max(self.k.shape[2], rows // max(g.rank, 1) * g.segment + self.length % g.segment)
+        first = self.k_global.shape[2] - rows
+        return replace(
+            self,
+            k_global=self.k_global[:, :, first:],
+            v_global=self.v_global[:, :, first:],
+            length=self.length - (self.length - needed) // step * step,
+        )
 
     def reorder(self, index: Tensor) -> CausalCache:
         """Sequence i of the new batch continues sequence index[i] of this one, as beam search needs."""

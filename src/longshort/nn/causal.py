@@ -14,7 +14,7 @@ from longshort.geometry import Causal
 from longshort.nn.attention import Projections
 from longshort.nn.cache import CausalCache
 from longshort.nn.fused import fusible, run_fused
-from longshort.nn.positions import TransformerXLPositions
+from longshort.nn.positions import RotaryPositions, TransformerXLPositions
 from longshort.ops import Implementation, dynamic_projection, long_short_attention
 
 
@@ -39,7 +39,7 @@ class CausalLongShortAttention(Projections):
         segment: int,
         rank: int,
         kind: Literal["sliding", "segment"] = "sliding",
-        positions: bool = True,
+        positions: bool | Literal["rotary"] = True,
         bias: bool = False,
         dropout: float = 0.0,
         memory: int | None = None,
@@ -52,20 +52,31 @@ class CausalLongShortAttention(Projections):
         if memory is not None and memory < 0:
             raise ValueError(f"memory must not be negative, got {memory}")
         self.memory = memory
-        self.positions = TransformerXLPositions(width, heads) if positions else None
+        if positions == "rotary" and width // heads % 2:
+            raise ValueError(f"rotary positions turn pairs of features, but heads are {width // heads} wide")
+        if positions not in (True, False, "rotary"):
+            raise ValueError(f"positions must be True (Transformer-XL's), 'rotary' or False, got {positions!r}")
+        self.positions = TransformerXLPositions(width, heads) if positions is True else None
+        self.rotary = RotaryPositions() if positions == "rotary" else None
 
     def forward(self, x: Tensor, cache: CausalCache | None = None) -> tuple[Tensor, CausalCache]:
         self.check_input(x)
-        if cache is None and fusible(self, x, self.geometry, self.positions is not None):
+        if cache is None and self.rotary is None and fusible(self, x, self.geometry, self.positions is not None):
             return self.run_fused(x)
+        q, k, v, k_global, v_global, logits = self.inputs(x, cache)
+        length = x.shape[1] if cache is None else cache.length + x.shape[1]
+        y = self.attend(q, k, v, k_global, v_global, length)
+        return self.out(self.merge(y)), self.remember(k, v, k_global, v_global, logits, length)
+
+    def inputs(self, x: Tensor, cache: CausalCache | None) -> tuple[Tensor, ...]:
+        """Queries, keys, values, rows of both, all [B, H, any, D], and the logits of unfinished segments [B, any, H·R];
+        what the cache has stands in front."""
         q = self.split(self.query(x))  # [B, H, N, D]
         k, v = (self.split(t) for t in self.norm.local(self.key(x), self.value(x)))
         logits = self.rows(x).to(k.dtype)  # [B, N, H·R]
-        start = 0
         if cache is not None:
             self.check_cache(x, cache)
             cache = cache.detach().to(k.dtype)
-            start = cache.length
             k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
             logits = torch.cat([cache.logits, logits], dim=1)
 
@@ -77,11 +88,17 @@ class CausalLongShortAttention(Projections):
         if cache is not None:
             k_global = torch.cat([cache.k_global, k_global], dim=2)
             v_global = torch.cat([cache.v_global, v_global], dim=2)
+        return q, k, v, k_global, v_global, logits
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, k_global: Tensor, v_global: Tensor, length: int) -> Tensor:
+        """The attention of the last queries of `length` tokens, [B, H, N, D]."""
+        start = length - q.shape[2]
         positions = None
         if self.positions is not None:
             positions = self.positions(self.geometry.span, k_global.shape[2], q.dtype)
-        y = long_short_attention(
+        if self.rotary is not None:
+            q, k, k_global = self.rotary(q, k, k_global, self.geometry, start)
+        return long_short_attention(
             q,
             k,
             v,
@@ -93,7 +110,6 @@ class CausalLongShortAttention(Projections):
             start=start,
             impl=self.impl,
         )
-        return self.out(self.merge(y)), self.remember(k, v, k_global, v_global, logits, start + x.shape[1])
 
     def run_fused(self, x: Tensor) -> tuple[Tensor, CausalCache]:
         """`forward` without a cache, in one step."""

@@ -1,23 +1,37 @@
-"""Relative positions as in Transformer-XL: sinusoids of distances, projected into tables for the operation.
+"""Relative positions: Transformer-XL's, as tables for the operation, and rotary ones, as turned queries and keys.
 
-H heads, D head width, T distances.
+B batch, H heads, N tokens, R rows, D head width, T distances.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from longshort.geometry import Causal
 from longshort.ops import RelativePositions
+
+ROOM = 256  # rows that kept tables grow by at a time
+
+
+def exact(device: torch.device) -> torch.dtype:
+    """What angles are computed in: float64, but for Apple's GPUs, which do not have it."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def sinusoids(distances: Tensor, width: int) -> Tensor:
     """[T, width]: sines of the distances at width / 2 frequencies from 1 to 1 / 10,000, then their cosines."""
-    exact = torch.float32 if distances.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
-    exponents = torch.arange(0, width, 2, device=distances.device, dtype=exact) / width
-    angles = distances[:, None] / 10_000**exponents
+    angles = angles_at(distances, width)
     return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]
+
+
+def angles_at(distances: Tensor, width: int) -> Tensor:
+    """[T, width / 2]: the distances at frequencies from 1 to 1 / 10,000."""
+    exponents = torch.arange(0, width, 2, device=distances.device, dtype=exact(distances.device)) / width
+    return distances[:, None] / 10_000**exponents
 
 
 class TransformerXLPositions(nn.Module):
@@ -30,11 +44,54 @@ class TransformerXLPositions(nn.Module):
         self.rows = nn.Linear(width, width)
         self.content_bias = nn.Parameter(torch.zeros(heads, width // heads))
         self.position_bias = nn.Parameter(torch.zeros(heads, width // heads))
+        self.kept: tuple[Any, RelativePositions] | None = None
 
     def forward(self, span: int, rows: int, dtype: torch.dtype) -> RelativePositions:
         """Tables for distances 0 to span - 1 between tokens and 0 to rows - 1 between rows."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self.tables(span, rows, dtype)
+        # A text that is read token by token needs the same tables every time; they cost more than all the rest.
+        weights = (self.local.weight, self.rows.weight, self.rows.bias, self.content_bias, self.position_bias)
+        versions = [(t.device, t.data_ptr(), None if t.is_inference() else t._version) for t in weights]
+        key = (span, dtype, versions)
+        if self.kept is None or self.kept[0] != key or self.kept[1].rows.shape[1] < rows:
+            self.kept = key, self.tables(span, -(-rows // ROOM) * ROOM, dtype)
+        return self.kept[1]
+
+    def tables(self, span: int, rows: int, dtype: torch.dtype) -> RelativePositions:
         weight = self.local.weight
         known = sinusoids(torch.arange(max(span, rows), device=weight.device), self.width).to(weight.dtype)
         local, distant = self.local(known[:span]), self.rows(known[:rows])
         local, distant = (rearrange(t, "t (h d) -> h t d", h=self.heads) for t in (local, distant))
         return RelativePositions(*(t.to(dtype) for t in (self.content_bias, self.position_bias, local, distant)))
+
+
+class RotaryPositions(nn.Module):
+    """Queries, keys and rows turned by angles that grow with the position, so that scores know only distances.
+
+    A row stands at the middle of its part of the segment. Positions count from the block's first query, not from
+    the start of the text: only differences matter, and small numbers are exact.
+    """
+
+    def forward(
+        self, q: Tensor, k: Tensor, k_global: Tensor, geometry: Causal, start: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q: [B, H, N, D], the first at position start of the text; k: [B, H, M, D], the last N at the same places;
+        k_global: [B, H, R, D], rows of the last segments finished."""
+        n, keys, rows = q.shape[2], k.shape[2], k_global.shape[2]
+        places = torch.arange(n - keys, n, device=q.device)
+        turned = [rotated(t, places[keys - t.shape[2] :]) for t in (q, k)]
+        if rows:
+            row = torch.arange(rows, device=q.device) + (geometry.rows_before(start + n) - rows)
+            middle = (row + 0.5) * (geometry.segment / geometry.rank) - 0.5 - start
+            k_global = rotated(k_global, middle.to(exact(q.device)))
+        return turned[0], turned[1], k_global
+
+
+def rotated(x: Tensor, places: Tensor) -> Tensor:
+    """x [B, H, N, D], each pair of features (i, i + D / 2) turned by its place [N] times its frequency."""
+    angles = angles_at(places, x.shape[3])
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    sine, cosine = angles.sin().to(dtype), angles.cos().to(dtype)
+    a, b = x.to(dtype).chunk(2, dim=3)
+    return torch.cat([a * cosine - b * sine, a * sine + b * cosine], dim=3).to(x.dtype)
