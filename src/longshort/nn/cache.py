@@ -60,8 +60,8 @@ class CausalCache:
         first = self.k_global.shape[2] - rows
         return replace(
             self,
-            k_global=self.k_global[:, :, first:],
-            v_global=self.v_global[:, :, first:],
+            k_global=self.k_global[:, :, first:].contiguous(),
+            v_global=self.v_global[:, :, first:].contiguous(),
             length=self.length - (self.length - needed) // step * step,
         )
 

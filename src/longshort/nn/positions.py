@@ -79,19 +79,34 @@ class RotaryPositions(nn.Module):
         """q: [B, H, N, D], the first at position start of the text; k: [B, H, M, D], the last N at the same places;
         k_global: [B, H, R, D], rows of the last segments finished."""
         n, keys, rows = q.shape[2], k.shape[2], k_global.shape[2]
-        places = torch.arange(n - keys, n, device=q.device)
-        turned = [rotated(t, places[keys - t.shape[2] :]) for t in (q, k)]
-        if rows:
-            row = torch.arange(rows, device=q.device) + (geometry.rows_before(start + n) - rows)
-            middle = (row + 0.5) * (geometry.segment / geometry.rank) - 0.5 - start
-            k_global = rotated(k_global, middle.to(exact(q.device)))
-        return turned[0], turned[1], k_global
+        turned = turns(q, n - keys, 1, keys)
+        spacing = geometry.segment / max(geometry.rank, 1)
+        first = geometry.rows_before(start + n) - rows
+        row_turns = turns(q, (first + 0.5) * spacing - 0.5 - start, spacing, rows)
+        return rotated(q, turned[:, keys - n :]), rotated(k, turned), rotated(k_global, row_turns)
 
 
-def rotated(x: Tensor, places: Tensor) -> Tensor:
-    """x [B, H, N, D], each pair of features (i, i + D / 2) turned by its place [N] times its frequency."""
-    angles = angles_at(places, x.shape[3])
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    sine, cosine = angles.sin().to(dtype), angles.cos().to(dtype)
-    a, b = x.to(dtype).chunk(2, dim=3)
+def turns(like: Tensor, first: float, step: float, count: int) -> Tensor:
+    """[2, count, D / 2]: cosines and sines for count places, `step` apart."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    compiling = torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag
+    return (_turns if compiling else _made_turns)(float(first), float(step), count, like.shape[3], dtype, like.device)
+
+
+def _made_turns(first: float, step: float, count: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    angles = angles_at(torch.arange(count, device=device) * step + first, width)
+    return torch.stack([angles.cos(), angles.sin()]).to(dtype)
+
+
+# An operator of its own, because the compiler would compute cosines anew for every head of every sequence.
+_turns = torch.library.custom_op("longshort::turns", _made_turns, mutates_args=())
+_turns.register_fake(
+    lambda first, step, count, width, dtype, device: torch.empty(2, count, width // 2, dtype=dtype, device=device)
+)
+
+
+def rotated(x: Tensor, turn: Tensor) -> Tensor:
+    """x [B, H, N, D], each pair of features (i, i + D / 2) turned by its place's angles [2, N, D / 2]."""
+    cosine, sine = turn
+    a, b = x.to(turn.dtype).chunk(2, dim=3)
     return torch.cat([a * cosine - b * sine, a * sine + b * cosine], dim=3).to(x.dtype)

@@ -1,0 +1,45 @@
+"""Where a text comes from, as plain data: a known corpus, or files of the user's. Both give three splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from longshort.data.corpus import CORPORA, corpus
+from longshort.data.splits import Splits, split, split_text
+from longshort.data.text import open_text
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """enwik8 or text8: 90M bytes to train on, 5M for development, 5M for the test.
+
+    path: the file, packed or not, or its folder; without one it is looked for in the cache, and else downloaded.
+    """
+
+    name: str
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in CORPORA:
+            raise ValueError(f"there is no corpus {self.name!r}; there are {', '.join(CORPORA)}")
+
+    def splits(self) -> Splits:
+        text = open_text(corpus(self.name, self.path))
+        return split(text, len(text) // 20, len(text) // 20)
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A text file, or all files below a folder whose name matches; the last parts of it are for development and test."""
+
+    path: Path
+    pattern: str = "*"
+    dev_share: float = 0.05
+    test_share: float = 0.05
+
+    def splits(self) -> Splits:
+        return split_text(open_text(self.path, pattern=self.pattern), self.dev_share, self.test_share)
+
+
+Source = CorpusSource | FileSource

@@ -1,0 +1,82 @@
+"""Sampling from a language model, one character at a time, with its caches.
+
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+BLOCK = 4_096  # of the prompt that is read at once
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """temperature 0 takes the likeliest character; top_k and top_p leave out all but the likeliest ones."""
+
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must not be negative, got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """[V] → [V]"""
+        logits = logits.float()
+        if self.temperature == 0:
+            return torch.nn.functional.one_hot(logits.argmax(), len(logits)).float()
+        weights = (logits / self.temperature).softmax(dim=0)
+        ordered, order = weights.sort(descending=True, stable=True)
+        kept = torch.ones_like(ordered, dtype=torch.bool)
+        if self.top_k is not None:
+            kept[self.top_k :] = False
+        if self.top_p is not None:  # the fewest whose sum reaches top_p
+            kept &= ordered.cumsum(dim=0) - ordered < self.top_p
+        weights = torch.zeros_like(weights).scatter(0, order[kept], ordered[kept])
+        return weights / weights.sum()
+
+
+@torch.no_grad()
+def generate(
+    model: nn.Module,
+    prompt: bytes,
+    count: int,
+    sampling: Sampling | None = None,
+    *,
+    seed: int | None = None,
+    memory: int | None = None,
+) -> Iterator[int]:
+    """`count` bytes that go on from the prompt, as they come. With one seed, always the same on one machine.
+
+    The caches grow by `rank` rows a segment and layer, up to those of `memory` characters.
+    """
+    if not prompt:
+        raise ValueError("prompt is empty: a model goes on from at least one character")
+    if count < 0:
+        raise ValueError(f"count must not be negative, got {count}")
+    sampling = sampling or Sampling()
+    device = next(model.parameters()).device
+    random = torch.Generator()  # on the CPU, so that a seed means the same for every device
+    if seed is None:
+        random.seed()
+    else:
+        random.manual_seed(seed)
+    model.eval()
+    caches = None
+    for block in torch.tensor(list(prompt), device=device)[None].split(BLOCK, dim=1):
+        logits, caches = model(block, caches, memory=memory)
+    for i in range(count):
+        chosen = torch.multinomial(sampling.probabilities(logits[0, -1].cpu()), 1, generator=random)
+        yield int(chosen)
+        if i + 1 < count:
+            logits, caches = model(chosen[None].to(device), caches, memory=memory)

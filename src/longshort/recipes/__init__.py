@@ -1,0 +1,22 @@
+"""Functions that return a Run: one for every training of the paper, and a few of ours. They hold no logic.
+
+`longshort recipes` lists them; `longshort train NAME` does them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from longshort.recipes import charlm
+from longshort.train import Run
+
+Recipe = Callable[..., Run]
+
+RECIPES: dict[str, Recipe] = {
+    "charlm.enwik8_small": charlm.enwik8_small,
+    "charlm.enwik8_large": charlm.enwik8_large,
+    "charlm.text8_small": charlm.text8_small,
+    "charlm.enwik8_quick": charlm.enwik8_quick,
+    "charlm.text": charlm.text,
+    "charlm.demo": charlm.demo,
+}

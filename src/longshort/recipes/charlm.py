@@ -1,0 +1,156 @@
+"""Language models over characters: the paper's Table 4, a short one of ours, one's own text, and the demo."""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from longshort.data.source import CorpusSource, FileSource
+from longshort.models.charlm import PRESETS, CharLMConfig
+from longshort.tasks.bits import Reading
+from longshort.tasks.language import LanguageModelling
+from longshort.train import AdamW, Muon, Run, Schedule
+
+PHASES = (  # length, sequences, steps, warm-up: appendix "Details for Autoregressive Language Modeling"
+    (2_048, 32, 430_000, 10_000),
+    (4_096, 32, 50_000, 5_000),
+    (8_192, 16, 50_000, 5_000),
+)
+
+
+def three_phases(name: str, model: CharLMConfig, source: CorpusSource, optimizer: AdamW) -> Run:
+    """The paper's schedule: constant rates after warm-up, no clipping, each phase from the weights of the one before."""
+    run = None
+    for i, (length, sequences, steps, warmup) in enumerate(PHASES, start=1):
+        run = Run(
+            name=f"{name}.phase{i}",
+            model=model,
+            task=LanguageModelling(source, length=length, sequences=sequences),
+            steps=steps,
+            optimizer=optimizer,
+            schedule=Schedule("constant", warmup=warmup),
+            compile=True,
+            evaluate_every=10_000,
+            save_every=2_000,
+            starts_from=run,
+        )
+    assert run is not None
+    return run
+
+
+def enwik8_small(data: Path | None = None) -> Run:
+    """The paper's 44M model on enwik8. Paper: 1.01 bits per character on dev, 0.99 on test. Ours: not yet run.
+
+    Cost: 530,000 steps in three phases; 8 days on 8 V100 in the paper.
+    Command: longshort train charlm.enwik8_small, then longshort evaluate out/charlm.enwik8_small.phase3
+
+    Args:
+        data: enwik8, packed or not, or its folder; downloaded unless given
+    """
+    source = CorpusSource("enwik8", data)
+    return three_phases("charlm.enwik8_small", PRESETS["small"], source, AdamW(lr=2.5e-4, weight_decay=0.01))
+
+
+def enwik8_large(data: Path | None = None) -> Run:
+    """The paper's 110M model on enwik8. Paper: 0.97 bits per character on test. Ours: not yet run.
+
+    Cost: 530,000 steps in three phases; 8 days on 8 V100 in the paper.
+    Command: longshort train charlm.enwik8_large, then longshort evaluate out/charlm.enwik8_large.phase3
+
+    Args:
+        data: enwik8, packed or not, or its folder; downloaded unless given
+    """
+    source = CorpusSource("enwik8", data)
+    return three_phases("charlm.enwik8_large", PRESETS["large"], source, AdamW(lr=2.5e-4, weight_decay=0.1))
+
+
+def text8_small(data: Path | None = None) -> Run:
+    """The paper's 44M model on text8. Paper: 1.03 bits per character on dev, 1.09 on test. Ours: not yet run.
+
+    Cost: 530,000 steps in three phases; 8 days on 8 V100 in the paper.
+    Command: longshort train charlm.text8_small, then longshort evaluate out/charlm.text8_small.phase3
+
+    Args:
+        data: text8, packed or not, or its folder; downloaded unless given
+    """
+    source = CorpusSource("text8", data)
+    return three_phases("charlm.text8_small", PRESETS["small"], source, AdamW(lr=5e-4, weight_decay=0.01))
+
+
+def enwik8_quick(data: Path | None = None, steps: int = 20_000) -> Run:
+    """The best that half an hour of one H200 buys on enwik8. Not the paper's setting.
+
+    Args:
+        data: enwik8, packed or not, or its folder; downloaded unless given
+        steps: how many; the schedule fits itself to them
+    """
+    model = replace(PRESETS["small"], positions="rotary", dropout=0.05)
+    return Run(
+        name="charlm.enwik8_quick",
+        model=model,
+        task=LanguageModelling(CorpusSource("enwik8", data), length=2_048, sequences=32, dev_bytes=1_000_000),
+        steps=steps,
+        optimizer=Muon(lr=2e-3, weight_decay=0.05, rest=AdamW(lr=2e-3, betas=(0.9, 0.98))),
+        schedule=Schedule("linear", warmup=300, hold=0.4),
+        compile=True,
+        evaluate_every=1_000,
+        save_every=1_000,
+    )
+
+
+def text(
+    path: Path,
+    pattern: str = "*",
+    preset: Literal["tiny", "base", "small", "large"] = "base",
+    length: int = 1_024,
+    sequences: int = 16,
+    steps: int = 10_000,
+) -> Run:
+    """A model of your own text: a file (plain or packed), or a folder of files, read as bytes.
+
+    The last tenth of it is kept for development and test. Command: longshort train charlm.text --path notes.txt
+
+    Args:
+        path: the file or folder
+        pattern: which files of the folder, such as '*.md'
+        preset: the size of the model: tiny 2M parameters, base 14M, small 44M, large 110M
+        length: characters of a sequence; the cache carries as many on to the next
+        sequences: how many at once
+        steps: how many; the schedule fits itself to them
+    """
+    model = replace(PRESETS[preset], positions="rotary", dropout=0.1)
+    return Run(
+        name="charlm.text",
+        model=model,
+        task=LanguageModelling(FileSource(path, pattern), length=length, sequences=sequences, dev_bytes=500_000),
+        steps=steps,
+        optimizer=Muon(lr=2e-3, weight_decay=0.05, rest=AdamW(lr=2e-3, betas=(0.9, 0.98))),
+        schedule=Schedule("linear", warmup=min(200, steps // 10), hold=0.4),
+        evaluate_every=500,
+        save_every=500,
+    )
+
+
+def demo(steps: int = 300) -> Run:
+    """A small model of Python's standard library, in about two minutes on two cores.
+
+    Args:
+        steps: how many; the schedule fits itself to them
+    """
+    source = FileSource(Path(sysconfig.get_paths()["stdlib"]), pattern="*.py", dev_share=0.01, test_share=0.01)
+    model = CharLMConfig(layers=3, width=128, heads=4, feedforward=512, window=64, positions="rotary")
+    return Run(
+        name="charlm.demo",
+        model=model,
+        task=LanguageModelling(
+            source, length=512, sequences=8, dev_bytes=40_000, evaluation=Reading(context=2_048, batch=8, block=512)
+        ),
+        steps=steps,
+        optimizer=Muon(lr=4e-3, rest=AdamW(lr=4e-3, betas=(0.9, 0.98))),
+        schedule=Schedule("linear", warmup=20, hold=0.3),
+        log_every=10,
+        evaluate_every=100,
+        save_every=100,
+    )

@@ -1,0 +1,65 @@
+"""Language modelling over bytes: contiguous lanes, a cache from batch to batch, bits per character."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longshort.data.lanes import Lanes
+from longshort.data.shard import Shard
+from longshort.data.source import Source
+from longshort.data.splits import Splits
+from longshort.tasks.bits import Reading, bits
+
+
+@dataclass(frozen=True)
+class LanguageModelling:
+    """`sequences` lanes of the text are read side by side, `length` characters a step.
+
+    memory: how many characters the cache carries; as many as `length`, as in the paper, unless given.
+    dev_bytes: how much of the development text is judged while training (all of it: None), by `evaluation`.
+    """
+
+    source: Source
+    length: int
+    sequences: int
+    memory: int | None = None
+    dev_bytes: int | None = None
+    evaluation: Reading = Reading()
+
+    metric: ClassVar[str] = "bpc"
+    higher_is_better: ClassVar[bool] = False
+
+    @cached_property
+    def splits(self) -> Splits:
+        return self.source.splits()
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        return Lanes(self.splits.train, self.sequences, self.length)
+
+    def batch(self, step: int, part: int, parts: int) -> Tensor:
+        return self.lanes.batch(step, Shard(part, parts))
+
+    def tokens(self, batch: Tensor) -> int:
+        return batch.shape[0] * (batch.shape[1] - 1)
+
+    def loss(self, model: nn.Module, batch: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        batch = batch.long()
+        memory = self.length if self.memory is None else self.memory
+        logits, carry = model(batch[:, :-1], carry, memory=memory)
+        return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()), carry
+
+    def evaluate(self, model: nn.Module, part: int, parts: int) -> dict[str, tuple[float, float]]:
+        total, count = bits(model, self.splits.dev[: self.dev_bytes], self.evaluation, part, parts)
+        return {"bpc": (total, count)}
+
+
+def bits_of(loss: float) -> float:
+    """Bits per character of a loss in nats."""
+    return loss / math.log(2)

@@ -1,0 +1,141 @@
+"""Checkpoints on the disk: each a folder that is there as a whole or not at all, with a checksum of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from longshort.train.errors import CheckpointError
+
+META = "checkpoint.json"
+KEPT = 2  # the last ones, beside the best
+
+
+class Checkpoints:
+    """The checkpoints of one run. `step_00000400` is complete as soon as it has this name. Each knows
+    the step of the best so far ("best_step").
+
+    folder: where they stand; it need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step_{step:08d}"
+
+    def steps(self) -> list[int]:
+        """Of all complete checkpoints, in order."""
+        names = [p.name for p in self.folder.glob("step_*")] if self.folder.is_dir() else []
+        return sorted(int(name[5:]) for name in names if name[5:].isdigit())
+
+    def last(self) -> Path | None:
+        steps = self.steps()
+        return self.path(steps[-1]) if steps else None
+
+    def best(self) -> Path | None:
+        """The best by the metric of its task; the last while none was judged."""
+        last = self.last()
+        if last is None:
+            return None
+        try:
+            path = self.path(json.loads((last / META).read_text())["best_step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return last
+        return path if path.is_dir() else last
+
+    def unfinished(self, step: int) -> Path:
+        return self.folder / f"unfinished_{step:08d}"
+
+    @contextmanager
+    def guarded(self, step: int) -> Iterator[None]:
+        """Turns what a disk can say into words, and removes what was written of checkpoint `step`."""
+        try:
+            yield
+        except OSError as error:
+            shutil.rmtree(self.unfinished(step), ignore_errors=True)
+            last = self.last()
+            left = "no earlier one is there" if last is None else f"the one before it, {last}, is intact"
+            raise CheckpointError(
+                f"cannot write the checkpoint of step {step} in {self.folder}: {error.strerror or error}; {left}. "
+                "Make room or give another folder, then go on with --resume."
+            ) from error
+
+    def begin(self, step: int) -> Path:
+        """An empty folder to write into."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob("unfinished_*"):  # of a run that was killed
+            shutil.rmtree(old)
+        self.unfinished(step).mkdir()
+        return self.unfinished(step)
+
+    def finish(self, step: int, about: dict[str, Any]) -> Path:
+        """Give the folder its name, once all is on the disk; then forget what is too old."""
+        folder, path = self.unfinished(step), self.path(step)
+        files = {p.name: checksum(p) for p in sorted(folder.iterdir())}
+        write(folder / META, lambda f: f.write(json.dumps({**about, "step": step, "files": files}, indent=1).encode()))
+        flush_folder(folder)
+        if path.exists():  # the same step of a run that went on from an earlier checkpoint
+            shutil.rmtree(path)
+        os.rename(folder, path)
+        flush_folder(self.folder)
+        kept = {self.path(s) for s in self.steps()[-KEPT:]} | {path, self.best()}
+        for s in self.steps():
+            if self.path(s) not in kept:
+                shutil.rmtree(self.path(s), ignore_errors=True)
+        return path
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What was noted with a checkpoint, after every file was compared with its checksum."""
+    advice = f"Remove {path}, and --resume goes on from the checkpoint before it."
+    try:
+        about: dict[str, Any] = json.loads((path / META).read_text())
+        files = about["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"checkpoint {path} is corrupt: {META} cannot be read ({error}). {advice}") from None
+    for name, expected in files.items():
+        try:
+            found = checksum(path / name)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {path} is corrupt: {name}: {error.strerror}. {advice}") from None
+        if found != expected:
+            raise CheckpointError(f"checkpoint {path} is corrupt: {name} is not what was written. {advice}")
+    return about
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
+    """A file, on the disk when this returns."""
+    with path.open("wb") as f:
+        fill(f)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A file that has the old content or the new, never a part."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    write(unfinished, lambda f: f.write(content))
+    os.replace(unfinished, path)
+
+
+def flush_folder(path: Path) -> None:
+    """Names, too, must reach the disk."""
+    if os.name == "nt":  # where a folder cannot be opened
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,249 @@
+"""The loop: one for all tasks, on one process or many; it knows a Run and the Task protocol, nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import set_seed
+from rich.console import Console
+from torch import Tensor, nn
+
+from longshort.train.checkpoint import Checkpoints, write_whole
+from longshort.train.errors import Diverged, Interrupted, TrainingError
+from longshort.train.interrupt import Stop
+from longshort.train.log import Log, clock
+from longshort.train.optimizer import set_rate
+from longshort.train.processes import Parallel, Processes
+from longshort.train.run import Run, as_json
+from longshort.train.state import load_state, load_weights, save_state
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended. `metrics` are the last evaluation's; `seconds` are of all its parts."""
+
+    folder: Path
+    step: int
+    loss: float
+    metrics: dict[str, float]
+    best_step: int
+    seconds: float
+
+
+def train(
+    run: Run,
+    out: Path,
+    *,
+    resume: bool = False,
+    cpu: bool = False,
+    parallel: Parallel = "ddp",
+    console: Console | None = None,
+) -> Result:
+    """Do a run, and before it those it starts from, each in a folder of its name under `out`.
+
+    resume: go on from the last checkpoint; what is finished is not done again, and what was not begun is begun.
+    """
+    console = console or Console(stderr=True)
+    for each in run.chain:
+        loop = Loop(each, out, resume=resume, cpu=cpu, parallel=parallel, console=console)
+        result = loop.result() if loop.step == each.steps else loop.go()
+    return result
+
+
+class Loop:
+    """One run under way. What a checkpoint must hold is what changes here from step to step."""
+
+    def __init__(self, run: Run, out: Path, *, resume: bool, cpu: bool, parallel: Parallel, console: Console) -> None:
+        self.run, self.folder = run, out / run.name
+        self.processes = Processes(run.precision, cpu=cpu, parallel=parallel)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints")
+        self.console = console
+        self.parts = self.processes.count * run.accumulate
+        start = self.checkpoints.last()
+        if start is not None and not resume:
+            raise TrainingError(f"{self.folder} holds a run already: go on with --resume, or give another --out")
+        self.prepare_folder()
+
+        set_seed(run.seed)  # the same weights in every process
+        model = run.model.build()
+        if run.starts_from is not None and start is None:
+            before = Checkpoints(out / run.starts_from.name / "checkpoints").best()
+            if before is None:
+                raise TrainingError(f"{run.name} starts from {run.starts_from.name}, which has no checkpoint in {out}")
+            load_weights(before, model)
+        if run.compile and self.processes.device.type == "cuda":
+            model.compile()
+        self.model = self.processes.spread(model)
+        self.optimizer = run.optimizer.build(model)
+        set_seed(run.seed + 1 + self.processes.index)  # other dropout in every process
+
+        self.step = 0
+        self.carries: list[Any] = [None] * run.accumulate
+        self.loss_sum: Tensor = torch.zeros((), device=self.processes.device)  # since the last line of the log
+        self.loss_count = 0
+        self.last_loss = math.nan
+        self.metrics: dict[str, float] = {}
+        self.best_step, self.best = 0, math.inf
+        self.seconds = 0.0
+        if start is not None:
+            self.load(start)
+
+    def prepare_folder(self) -> None:
+        """Fails now rather than at the first checkpoint."""
+        if not self.processes.first:
+            return
+        record = json.dumps(as_json(self.run), indent=1)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / "run.json", record.encode())
+        except OSError as error:
+            raise TrainingError(f"cannot write in {self.folder}: {error.strerror or error}") from error
+
+    def go(self) -> Result:
+        run = self.run
+        quiet = not self.processes.first
+        log = Log(self.folder, run.name, run.steps, step=self.step, quiet=quiet, console=self.console)
+        try:
+            with Stop() as stop:
+                self.loop(log, stop)
+        finally:
+            log.close()
+        result = self.result()
+        if self.processes.first:
+            facts = {**vars(result), "folder": str(result.folder)}
+            write_whole(self.folder / "result.json", json.dumps(facts, indent=1).encode())
+        return result
+
+    def loop(self, log: Log, stop: Stop) -> None:
+        run = self.run
+        began, tokens, lap = time.monotonic() - self.seconds, 0, time.monotonic()
+        saved = self.step
+        while self.step < run.steps:
+            rate = run.schedule.factor(self.step, run.steps)
+            tokens += self.update(rate)
+            logs, last = self.step % run.log_every == 0, self.step == run.steps
+            if logs or last:
+                loss, speed = self.mean_loss(), tokens / (time.monotonic() - lap)
+                self.seconds = time.monotonic() - began
+                log.numbers(self.step, loss=loss, rate=rate, tokens_per_second=speed, seconds=self.seconds)
+                told = "".join(f"  {name} {value:.4f}" for name, value in self.metrics.items())
+                log.progress(self.step, f"loss {loss:.4f}{told}  {speed:,.0f} tokens/s")
+                tokens, lap = 0, time.monotonic()
+            stopping = self.stopping(stop, logs)
+            better = False
+            if last or self.step % run.evaluate_every == 0:
+                better = self.evaluate()
+                log.numbers(self.step, **self.metrics)
+                lap = time.monotonic()
+            if last or better or stopping or self.step % run.save_every == 0:
+                self.seconds = time.monotonic() - began
+                self.save()
+                saved = self.step
+                lap = time.monotonic()
+            if stopping and not last:
+                raise Interrupted(f"stopped at step {saved:,}, which is saved; --resume goes on from there")
+        log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}, {self.folder}")
+
+    def update(self, rate: float) -> int:
+        """One step of the optimizer. How many tokens it learned from, in all processes."""
+        run, processes = self.run, self.processes
+        set_rate(self.optimizer, rate)
+        self.model.train()
+        tokens = 0
+        for i in range(run.accumulate):
+            part = processes.index * run.accumulate + i
+            batch = run.task.batch(self.step, part, self.parts)
+            tokens += run.task.tokens(batch) * processes.count
+            last = i == run.accumulate - 1
+            with processes.accumulating(self.model, last):
+                with processes.autocast():
+                    loss, self.carries[i] = run.task.loss(self.model, processes.send(batch), self.carries[i])
+                (loss / run.accumulate).backward()
+            self.loss_sum += loss.detach().float() / run.accumulate
+        self.loss_count += 1
+        if run.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), run.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return tokens
+
+    def mean_loss(self) -> float:
+        """Over the steps since the last line of the log, and over processes."""
+        total, count = self.processes.total([self.loss_sum.item(), float(self.loss_count)])
+        self.loss_sum.zero_()
+        self.loss_count = 0
+        self.last_loss = total / count
+        if not math.isfinite(self.last_loss):
+            raise self.diverged(f"the loss is {self.last_loss}")
+        return self.last_loss
+
+    def stopping(self, stop: Stop, asks: bool) -> bool:
+        """Whether all should stop: asked when the log is written, since every process must come to know it."""
+        if self.processes.count == 1:
+            return stop.wanted
+        return asks and self.processes.any(stop.wanted)
+
+    @torch.no_grad()
+    def evaluate(self) -> bool:
+        """Whether the model is better than it was."""
+        task, processes = self.run.task, self.processes
+        self.model.eval()
+        with processes.autocast():
+            means = task.evaluate(self.model, processes.index, processes.count)
+        names = sorted(means)
+        totals = processes.total([number for name in names for number in means[name]])
+        self.metrics = {name: totals[2 * i] / totals[2 * i + 1] for i, name in enumerate(names)}
+        score = self.metrics[task.metric] * (-1 if task.higher_is_better else 1)
+        better = score < self.best
+        if better:
+            self.best, self.best_step = score, self.step
+        return better
+
+    def save(self) -> None:
+        finite = all(torch.isfinite(t) for t in torch._foreach_norm([p.detach() for p in self.model.parameters()]))
+        if self.processes.any(not finite):
+            raise self.diverged("weights are no numbers any more")
+        own = dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
+        about = dict(
+            run=self.run.name,
+            best_step=self.best_step or None,
+            best=self.best,
+            metrics=self.metrics,
+            last_loss=self.last_loss,
+            seconds=self.seconds,
+        )
+        save_state(
+            self.checkpoints, self.step, about, self.run.model, self.model, self.optimizer, own, self.processes
+        )
+
+    def load(self, path: Path) -> None:
+        about, own = load_state(path, self.model, self.optimizer, self.processes)
+        self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
+        self.best_step, self.best, self.last_loss = about["best_step"] or 0, about["best"], about["last_loss"]
+        self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
+        if self.step > self.run.steps:
+            raise TrainingError(f"{path} is of step {self.step:,}, and the run has {self.run.steps:,} steps")
+
+    def diverged(self, what: str) -> Diverged:
+        last = self.checkpoints.last()
+        left = "there is no earlier checkpoint" if last is None else f"the last good checkpoint is {last}"
+        return Diverged(
+            f"{what} at step {self.step:,} (or up to {self.run.log_every} steps before); {left}. "
+            "A lower learning rate, a longer warm-up or clip=1.0 may help."
+        )
+
+    def result(self) -> Result:
+        return Result(self.folder, self.step, self.last_loss, self.metrics, self.best_step, self.seconds)
+
+
+def shortened(run: Run, steps: int) -> Run:
+    """The run, and those it starts from, with at most so many steps each."""
+    before = None if run.starts_from is None else shortened(run.starts_from, steps)
+    return replace(run, steps=min(run.steps, steps), starts_from=before)

@@ -1,0 +1,31 @@
+"""Ctrl-C and the signal a cluster sends before it takes a machine back, as a wish that a loop asks about."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class Stop:
+    """Inside, the first signal is noted; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # others cannot set handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self.note)
+        return self
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.wanted = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,93 @@
+"""What a run tells: a line that moves on a terminal, lines elsewhere, log.jsonl, and TensorBoard's files."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+LOG = "log.jsonl"
+
+
+class Log:
+    """Of the first process; the others are given one that is quiet."""
+
+    def __init__(self, folder: Path, name: str, steps: int, *, step: int, quiet: bool, console: Console) -> None:
+        self.folder, self.steps, self.quiet, self.console = folder, steps, quiet, console
+        self.began, self.first = time.monotonic(), step
+        self.writer: Any = None
+        self.bar: Progress | None = None
+        if quiet:
+            return
+        forget_after(folder / LOG, step)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            console.print("tensorboard is not installed: curves go to log.jsonl alone")
+        else:
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        if console.is_terminal:
+            text = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[told]}", markup=False)
+            self.bar = Progress(text[0], BarColumn(bar_width=20), text[1], TimeRemainingColumn(), console=console)
+            self.line = self.bar.add_task(name, total=steps, completed=step, told="starting")
+            self.bar.start()
+
+    def numbers(self, step: int, **numbers: float) -> None:
+        """Note the numbers of a step, for good."""
+        if self.quiet:
+            return
+        with (self.folder / LOG).open("a") as f:
+            f.write(json.dumps({"step": step, **numbers}) + "\n")
+        for name, number in numbers.items():
+            if self.writer is not None:
+                self.writer.add_scalar(name, number, step)
+
+    def progress(self, step: int, told: str) -> None:
+        """Show how far the run is."""
+        if self.quiet:
+            return
+        if self.bar is not None:
+            self.bar.update(self.line, completed=step, told=f"step {step:,} of {self.steps:,}  {told}")
+            return
+        left = (time.monotonic() - self.began) / max(step - self.first, 1) * (self.steps - step)
+        self.console.print(f"step {step:,} of {self.steps:,}  {told}  {clock(left)} left", highlight=False)
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(text, highlight=False)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if self.writer is not None:
+            self.writer.close()
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"
+
+
+def read_log(folder: Path) -> list[dict[str, float]]:
+    """All that was noted of a run, in order; a line that a kill cut off is left out."""
+    path = folder / LOG
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return lines
+
+
+def forget_after(path: Path, step: int) -> None:
+    """What a killed run noted after its last checkpoint will be noted again."""
+    from longshort.train.checkpoint import write_whole
+
+    kept = [line for line in read_log(path.parent) if line["step"] <= step]
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())

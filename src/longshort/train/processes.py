@@ -1,0 +1,85 @@
+"""The processes of a run and what they agree on, through accelerate; and the model as it is spread over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, send_to_device
+from torch import Tensor, nn
+
+Parallel = Literal["ddp", "fsdp"]
+
+
+class Processes:
+    """One process, or those that torchrun or `accelerate launch` started.
+
+    parallel: every process has the whole model ("ddp"), or a share of it ("fsdp", fully_shard on each block).
+    """
+
+    def __init__(self, precision: str, *, cpu: bool = False, parallel: Parallel = "ddp") -> None:
+        gpu = torch.cuda.is_available() and not cpu
+        if precision == "auto":
+            precision = "bf16" if gpu and torch.cuda.is_bf16_supported() else "fp32"
+        self.precision = precision
+        self.accelerator = Accelerator(mixed_precision="bf16" if precision == "bf16" else "no", cpu=cpu)
+        self.sharded = parallel == "fsdp" or self.accelerator.distributed_type == DistributedType.FSDP
+        self.device = self.accelerator.device
+        self.index, self.count = self.accelerator.process_index, self.accelerator.num_processes
+        if self.sharded and self.count == 1:
+            raise ValueError("fsdp divides a model over processes, and there is one: start it with torchrun")
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    def spread(self, model: nn.Module) -> nn.Module:
+        """The model on its device, its gradients shared by all processes."""
+        model = model.to(self.device)
+        if not self.sharded:
+            return model if self.count == 1 else self.accelerator.prepare_model(model)
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(self.device.type, (self.count,))
+        for child in model.children():
+            if isinstance(child, nn.ModuleList):
+                for block in child:
+                    fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return self.accelerator.autocast()
+
+    def accumulating(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        """Around a backward pass: gradients go to the other processes only after the last part of a batch."""
+        if self.sharded:
+            model.set_requires_gradient_sync(last)  # type: ignore[operator]
+        if last or self.count == 1 or self.sharded:
+            return nullcontext()
+        return self.accelerator.no_sync(model)
+
+    def send(self, batch: Any) -> Any:
+        return send_to_device(batch, self.device, non_blocking=True)
+
+    def total(self, numbers: Iterable[float]) -> list[float]:
+        """Each number, added up over all processes."""
+        values = torch.tensor(list(numbers), dtype=torch.float64, device=self.device)
+        return values.tolist() if self.count == 1 else self.reduced(values).tolist()
+
+    def reduced(self, values: Tensor) -> Tensor:
+        torch.distributed.all_reduce(values)
+        return values
+
+    def any(self, here: bool) -> bool:
+        """Whether it is so in any process. All must ask at the same time."""
+        return self.total([float(here)])[0] > 0
+
+    def wait(self) -> None:
+        self.accelerator.wait_for_everyone()
+
+    def end(self) -> None:
+        self.accelerator.end_training()

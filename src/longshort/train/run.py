@@ -1,0 +1,86 @@
+"""A run: everything that decides a training, as plain frozen data that is written to run.json and read back."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from longshort.train.optimizer import AdamW, Muon
+from longshort.train.schedule import Schedule
+from longshort.train.task import Buildable, Task
+
+
+@dataclass(frozen=True)
+class Run:
+    """`starts_from`: a run that is done first, and whose weights this one begins with.
+
+    precision "auto" is bf16 on a GPU that has it and fp32 elsewhere. `compile` is for GPUs; elsewhere it is left out.
+    clip bounds the norm of the gradient. accumulate divides each batch into that many parts, one after the other.
+    """
+
+    name: str
+    model: Buildable
+    task: Task
+    steps: int
+    optimizer: AdamW | Muon = AdamW()
+    schedule: Schedule = Schedule()
+    clip: float | None = None
+    accumulate: int = 1
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool = False
+    seed: int = 0
+    log_every: int = 50
+    evaluate_every: int = 1000
+    save_every: int = 1000
+    starts_from: Run | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "log_every", "evaluate_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.precision not in ("auto", "fp32", "bf16"):
+            raise ValueError(f"precision must be 'auto', 'fp32' or 'bf16', got {self.precision!r}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be above 0, got {self.clip}")
+        if not self.name or any(c in self.name for c in "/\\"):
+            raise ValueError(f"name must be usable as the name of a folder, got {self.name!r}")
+
+    @property
+    def chain(self) -> tuple[Run, ...]:
+        """The runs to be done, in their order; this one is the last."""
+        return (*(self.starts_from.chain if self.starts_from else ()), self)
+
+
+def as_json(value: Any) -> Any:
+    """Nested dataclasses as dictionaries that name their type."""
+    if is_dataclass(value) and not isinstance(value, type):
+        named = f"{type(value).__module__}:{type(value).__qualname__}"
+        return {"type": named, **{f.name: as_json(getattr(value, f.name)) for f in fields(value) if f.init}}
+    if isinstance(value, Path):
+        return {"type": "path", "path": str(value)}
+    if isinstance(value, tuple | list):
+        return [as_json(v) for v in value]
+    return value
+
+
+def from_json(value: Any) -> Any:
+    """The dataclasses again; only our own are made."""
+    if isinstance(value, list):
+        return tuple(from_json(v) for v in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("type", "")
+    if kind == "path":
+        return Path(value["path"])
+    module, _, name = kind.partition(":")
+    made = getattr(import_module(module), name, None) if module.split(".")[0] == "longshort" else None
+    if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
+        raise ValueError(f"a run is made of longshort's dataclasses, and {kind!r} is none")
+    known = {f.name for f in fields(made)}
+    unknown = set(value) - known - {"type"}
+    if unknown:
+        raise ValueError(f"{name} has no field {', '.join(sorted(unknown))}: was this written by a newer version?")
+    return made(**{key: from_json(v) for key, v in value.items() if key != "type"})

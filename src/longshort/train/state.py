@@ -1,0 +1,129 @@
+"""All that a run is made of at a step, gathered for a checkpoint and put back: bit for bit, on the same machine."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from longshort.train.checkpoint import Checkpoints, read_about, write
+from longshort.train.errors import CheckpointError
+from longshort.train.processes import Processes
+
+WEIGHTS = "model.safetensors"
+
+
+def save_state(
+    to: Checkpoints,
+    step: int,
+    about: dict[str, Any],
+    config: Any,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    own: dict[str, Any],
+    processes: Processes,
+) -> None:
+    """Write a checkpoint. about: plain facts; own: what this process has for itself, such as caches.
+
+    The weights lie as `save_pretrained` leaves them, so that a checkpoint is a model.
+    """
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=whole)  # all processes take part; the first has the result
+    updates = get_optimizer_state_dict(model, optimizer, options=whole)
+    folder = to.unfinished(step)
+
+    def write_own() -> None:
+        state = {**own, "random": random_states()}
+        write(folder / f"process_{processes.index}.pt", lambda f: torch.save(state, f))
+
+    def write_shared() -> None:
+        content = save({name: t.contiguous() for name, t in weights.items()}, metadata={"format": "pt"})
+        write(folder / WEIGHTS, lambda f: f.write(content))
+        write(folder / "config.json", lambda f: f.write(json.dumps(asdict(config), indent=2).encode()))
+        write(folder / "optimizer.pt", lambda f: torch.save(updates, f))
+
+    def together(*acts: Callable[[], Any]) -> None:
+        """All processes, or none, go on after this."""
+        failure = None
+        try:
+            with to.guarded(step):
+                for act in acts:
+                    act()
+        except CheckpointError as error:
+            failure = error
+        if processes.any(failure is not None):
+            raise failure or CheckpointError(f"another process could not write the checkpoint of step {step}")
+
+    first = processes.first
+    together(*([lambda: to.begin(step)] if first else []))
+    together(write_own, *([write_shared] if first else []))
+    facts = {**about, "processes": processes.count}
+    together(*([lambda: to.finish(step, facts)] if first else []))
+
+
+def load_state(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, processes: Processes
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Put a checkpoint's weights, optimizer and random states back; what it says about itself, and this process's own."""
+    about = read_about(path)
+    if about["processes"] != processes.count:
+        raise CheckpointError(
+            f"checkpoint {path} is of a run with {about['processes']} processes, and there are {processes.count}: "
+            "each has its own part of the text"
+        )
+    whole = StateDictOptions(full_state_dict=True)
+    try:
+        set_model_state_dict(model, load_file(path / WEIGHTS), options=whole)
+        updates = torch.load(path / "optimizer.pt", weights_only=True)
+        set_optimizer_state_dict(model, optimizer, updates, options=whole)
+        own = torch.load(path / f"process_{processes.index}.pt", weights_only=True, map_location=processes.device)
+    except (RuntimeError, KeyError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"checkpoint {path} does not fit this run: {error}") from error
+    set_random_states(own.pop("random"))
+    return about, own
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Of another run's checkpoint."""
+    read_about(path)
+    try:
+        model.load_state_dict(load_file(path / WEIGHTS))
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights of {path} do not fit this model: {error}") from error
+
+
+def random_states() -> dict[str, Any]:
+    _, keys, place, has_gauss, gauss = np.random.get_state()
+    states = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": [torch.from_numpy(np.asarray(keys).astype(np.int64)), place, has_gauss, gauss],
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"].cpu())
+    random.setstate(states["python"])
+    keys, *rest = states["numpy"]
+    np.random.set_state(("MT19937", keys.cpu().numpy().astype(np.uint32), *rest))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"].cpu())

@@ -1,0 +1,43 @@
+"""What the loop asks of a task, and all it knows of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+Means = Mapping[str, tuple[float, float]]  # of each metric, a sum and a count: those of all processes are added up
+
+
+class Task(Protocol):
+    """A frozen dataclass: with the seed and the model it decides a training, and is written down with it.
+
+    A batch of a step is divided into `parts`, one for each process and each share of an accumulated gradient. It is a
+    pure function of the step, so that a run goes on where it stopped by asking for the next step.
+    """
+
+    metric: str  # of those that `evaluate` gives, the one by which a checkpoint is the best
+    higher_is_better: bool
+
+    def batch(self, step: int, part: int, parts: int) -> Any:
+        """Tensors, or tuples, lists and dictionaries of tensors, on the CPU."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Any, carry: Any) -> tuple[Tensor, Any]:
+        """The mean loss, and what this part carries on to its next step (at first None): tensors without gradients."""
+        ...
+
+    def tokens(self, batch: Any) -> int:
+        """How much is learned from: what the speed counts."""
+        ...
+
+    def evaluate(self, model: nn.Module, part: int, parts: int) -> Means:
+        """On the development set; each process takes its part."""
+        ...
+
+
+class Buildable(Protocol):
+    """A frozen dataclass that a model is made from."""
+
+    def build(self) -> nn.Module: ...
