@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-BLOCK = 4_096  # of the prompt that is read at once
+BLOCK = 4_096  # of the prompt that is read at once, unless less is asked for
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ def generate(
     sampling: Sampling | None = None,
     *,
     seed: int | None = None,
-    memory: int | None = None,
+    block: int | None = None,
 ) -> Iterator[int]:
     """`count` bytes that go on from the prompt, as they come. With one seed, always the same on one machine.
 
-    The caches grow by `rank` rows a segment and layer, up to those of `memory` characters.
+    The caches grow by `rank` rows a segment and layer, up to the model's memory. The prompt is read in blocks.
     """
     if not prompt:
         raise ValueError("prompt is empty: a model goes on from at least one character")
@@ -73,10 +73,10 @@ def generate(
         random.manual_seed(seed)
     model.eval()
     caches = None
-    for block in torch.tensor(list(prompt), device=device)[None].split(BLOCK, dim=1):
-        logits, caches = model(block, caches, memory=memory)
+    for part in torch.tensor(list(prompt), device=device)[None].split(block or BLOCK, dim=1):
+        logits, caches = model(part, caches)
     for i in range(count):
         chosen = torch.multinomial(sampling.probabilities(logits[0, -1].cpu()), 1, generator=random)
         yield int(chosen)
         if i + 1 < count:
-            logits, caches = model(chosen[None].to(device), caches, memory=memory)
+            logits, caches = model(chosen[None].to(device), caches)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,11 +40,15 @@ def look(path: Path, *, named: bool) -> Found | None:
     return Found(path, status.st_size, status.st_mtime_ns, named) if stat.S_ISREG(status.st_mode) else None
 
 
-def find(folder: Path, pattern: str, skipped: Counter[str], *, leave_out: Path) -> list[Found]:
+def find(
+    folder: Path, pattern: str, skipped: Counter[str], *, leave_out: Path, without: Collection[str] = ()
+) -> list[Found]:
     """The files below the folder whose name matches, sorted by path; none hidden, none twice, none from outside."""
     root = folder.resolve()
     files: dict[Path, Found] = {}
-    for path in sorted(_walk(root, pattern, skipped, leave_out), key=lambda path: path.relative_to(root).as_posix()):
+    for path in sorted(
+        _walk(root, pattern, skipped, leave_out, without), key=lambda path: path.relative_to(root).as_posix()
+    ):
         real = Path(os.path.realpath(path)) if path.is_symlink() else path  # resolve() raises where links loop
         if not real.is_relative_to(root):
             skipped["links that lead out of the folder"] += 1
@@ -55,13 +59,13 @@ def find(folder: Path, pattern: str, skipped: Counter[str], *, leave_out: Path) 
     return list(files.values())
 
 
-def _walk(root: Path, pattern: str, skipped: Counter[str], leave_out: Path) -> Iterator[Path]:
+def _walk(root: Path, pattern: str, skipped: Counter[str], leave_out: Path, without: Collection[str]) -> Iterator[Path]:
     def unreadable(error: OSError) -> None:
         skipped["unreadable"] += 1
 
     for name, folders, files in os.walk(root, onerror=unreadable):  # does not follow links to folders
         here = Path(name)
-        folders[:] = [name for name in folders if not _hidden(name) and here / name != leave_out]
+        folders[:] = [f for f in folders if not _hidden(f) and f not in without and here / f != leave_out]
         skipped["links to folders"] += sum((here / name).is_symlink() for name in folders)
         files = [name for name in files if not _hidden(name)]
         matching = [name for name in files if fnmatchcase(name, pattern)]

@@ -31,15 +31,20 @@ class CorpusSource:
 
 @dataclass(frozen=True)
 class FileSource:
-    """A text file, or all files below a folder whose name matches; the last parts of it are for development and test."""
+    """A text file, or all files below a folder whose name matches, but for those in folders named in `without`.
+
+    The last parts of the text are for development and test.
+    """
 
     path: Path
     pattern: str = "*"
+    without: tuple[str, ...] = ()
     dev_share: float = 0.05
     test_share: float = 0.05
 
     def splits(self) -> Splits:
-        return split_text(open_text(self.path, pattern=self.pattern), self.dev_share, self.test_share)
+        text = open_text(self.path, pattern=self.pattern, without=self.without)
+        return split_text(text, self.dev_share, self.test_share)
 
 
 Source = CorpusSource | FileSource

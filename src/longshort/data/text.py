@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 def open_text(
-    source: Path | Sequence[Path], *, cache: Path | None = None, pattern: str = "*", progress: bool = True
+    source: Path | Sequence[Path],
+    *,
+    cache: Path | None = None,
+    pattern: str = "*",
+    without: Collection[str] = (),
+    progress: bool = True,
 ) -> Text:
     """A read-only map of the text.
 
-    `pattern` chooses among the files below a folder by name, as in "*.py". A joined text is made anew when the size or
-    the time of one of its files has changed.
+    `pattern` chooses among the files below a folder by name, as in "*.py"; folders named in `without` are left out. A
+    joined text is made anew when the size or the time of one of its files has changed.
     """
     sources = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(path) for path in source]
     if not sources:
@@ -39,7 +44,7 @@ def open_text(
             raise FileNotFoundError(f"{path} is not there: pass a text file, a packed one, or a folder of text files")
     if len(sources) == 1 and sources[0].is_file() and not is_packed(sources[0]):
         return _map(sources[0])
-    return _map(_joined(sources, cache_folder(cache) / "texts", pattern, progress))
+    return _map(_joined(sources, cache_folder(cache) / "texts", pattern, without, progress))
 
 
 def _map(path: Path) -> Text:
@@ -48,9 +53,9 @@ def _map(path: Path) -> Text:
     return np.memmap(path, dtype=np.uint8, mode="r")
 
 
-def _joined(sources: list[Path], cache: Path, pattern: str, progress: bool) -> Path:
+def _joined(sources: list[Path], cache: Path, pattern: str, without: Collection[str], progress: bool) -> Path:
     skipped: Counter[str] = Counter()
-    files = _files(sources, pattern, skipped, cache)
+    files = _files(sources, pattern, skipped, cache, without)
     joined = cache / f"{_label(sources)}-{_key(files, pattern)}"
     with alone_in(cache):
         if not has_size(joined, None):
@@ -61,17 +66,19 @@ def _joined(sources: list[Path], cache: Path, pattern: str, progress: bool) -> P
                     raise ValueError(
                         f"no text in {', '.join(map(str, sources))} (names that match {pattern!r}): {_told(skipped)}"
                     )
-            del skipped[OTHER_NAME]  # left out by the user's own wish
+            del skipped[OTHER_NAME], skipped["empty"]  # by the user's own wish, and nothing lost
             if skipped.total():
                 logger.warning("%s of %s: %s", joined.name, ", ".join(map(str, sources)), _told(skipped))
     return joined
 
 
-def _files(sources: list[Path], pattern: str, skipped: Counter[str], cache: Path) -> list[Found]:
+def _files(
+    sources: list[Path], pattern: str, skipped: Counter[str], cache: Path, without: Collection[str]
+) -> list[Found]:
     files: list[Found] = []
     for source in sources:
         if source.is_dir():
-            files += find(source, pattern, skipped, leave_out=cache.resolve())
+            files += find(source, pattern, skipped, leave_out=cache.resolve(), without=without)
         elif found := look(source.resolve(), named=True):
             files.append(found)
         else:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
@@ -26,6 +25,8 @@ class CharLMConfig:
     dropout is the paper's one rate: on the embeddings, inside the feed-forward layers and on what each layer adds.
     attention_dropout is on attention weights; the paper names no second rate, and as in Transformer-XL it is 0.
     positions: "relative" as in Transformer-XL (the paper), "rotary" (ours: faster), or "none".
+    memory: characters whose rows the caches carry on, and the longest block to read at once: distances beyond those of
+    the training mean nothing to a model. None: no bound.
     """
 
     layers: int = 12
@@ -39,6 +40,7 @@ class CharLMConfig:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     dual_norm: bool = True
+    memory: int | None = None
     vocabulary: int = 256
 
     def __post_init__(self) -> None:
@@ -49,6 +51,8 @@ class CharLMConfig:
             raise ValueError(f"positions must be 'relative', 'rotary' or 'none', got {self.positions!r}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.memory is not None and self.memory < 1:
+            raise ValueError(f"memory must be at least 1, or None for no bound, got {self.memory}")
         for name in ("window", "rank"):
             sizes = getattr(self, name)
             if isinstance(sizes, int):
@@ -112,7 +116,7 @@ class CharLM(
         logits, caches = model(more, caches)        # goes on where the text stopped
         model.save_pretrained(folder);  model = CharLM.from_pretrained(folder)
 
-    `memory` bounds what the caches carry on to the rows of that many tokens.
+    The caches carry rows of the last `config.memory` characters; a text is best read in blocks of at most so many.
     """
 
     def __init__(self, config: CharLMConfig) -> None:
@@ -136,18 +140,18 @@ class CharLM(
             if isinstance(m, nn.Linear) and m.bias is not None:
                 nn.init.zeros_(m.bias)
 
-    def forward(
-        self, tokens: Tensor, caches: Sequence[CausalCache] | None = None, *, memory: int | None = None
-    ) -> tuple[Tensor, Caches]:
+    def forward(self, tokens: Tensor, caches: Sequence[CausalCache] | None = None) -> tuple[Tensor, Caches]:
         if tokens.dim() != 2 or tokens.shape[1] < 1 or tokens.is_floating_point():
-            raise ValueError(f"tokens must be whole numbers [batch, at least 1], got {tokens.dtype} {tuple(tokens.shape)}")
+            raise ValueError(
+                f"tokens must be whole numbers [batch, at least 1], got {tokens.dtype} {tuple(tokens.shape)}"
+            )
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(f"caches are of {len(caches)} layers, and the model has {len(self.blocks)}")
         x = self.dropout(self.embedding(tokens.long()))  # [B, N, C]
         made = []
         for i, block in enumerate(self.blocks):
             x, cache = block(x, None if caches is None else caches[i])
-            made.append(cache.last(memory))
+            made.append(cache.last(self.config.memory))
         return self.norm(x) @ self.embedding.weight.T, tuple(made)  # [B, N, V]
 
     def compile(self, *args: Any, **keywords: Any) -> None:

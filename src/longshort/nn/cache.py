@@ -79,3 +79,4 @@ class CausalCache:
 
 
 torch.serialization.add_safe_globals([CausalCache, Causal])  # torch.load takes a saved cache as it is
+torch.export.register_dataclass(CausalCache, serialized_type_name="longshort.CausalCache")  # a tree of tensors

@@ -13,6 +13,7 @@ from longshort.tasks.bits import Reading
 from longshort.tasks.language import LanguageModelling
 from longshort.train import AdamW, Muon, Run, Schedule
 
+NOT_STANDARD = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "ensurepip")
 PHASES = (  # length, sequences, steps, warm-up: appendix "Details for Autoregressive Language Modeling"
     (2_048, 32, 430_000, 10_000),
     (4_096, 32, 50_000, 5_000),
@@ -21,12 +22,12 @@ PHASES = (  # length, sequences, steps, warm-up: appendix "Details for Autoregre
 
 
 def three_phases(name: str, model: CharLMConfig, source: CorpusSource, optimizer: AdamW) -> Run:
-    """The paper's schedule: constant rates after warm-up, no clipping, each phase from the weights of the one before."""
+    """The paper's schedule: constant rates after warm-up, no clipping; each phase starts from the one before."""
     run = None
     for i, (length, sequences, steps, warmup) in enumerate(PHASES, start=1):
         run = Run(
             name=f"{name}.phase{i}",
-            model=model,
+            model=replace(model, memory=length),
             task=LanguageModelling(source, length=length, sequences=sequences),
             steps=steps,
             optimizer=optimizer,
@@ -86,7 +87,7 @@ def enwik8_quick(data: Path | None = None, steps: int = 20_000) -> Run:
         data: enwik8, packed or not, or its folder; downloaded unless given
         steps: how many; the schedule fits itself to them
     """
-    model = replace(PRESETS["small"], positions="rotary", dropout=0.05)
+    model = replace(PRESETS["small"], positions="rotary", dropout=0.05, memory=2_048)
     return Run(
         name="charlm.enwik8_quick",
         model=model,
@@ -120,7 +121,7 @@ def text(
         sequences: how many at once
         steps: how many; the schedule fits itself to them
     """
-    model = replace(PRESETS[preset], positions="rotary", dropout=0.1)
+    model = replace(PRESETS[preset], positions="rotary", dropout=0.1, memory=length)
     return Run(
         name="charlm.text",
         model=model,
@@ -139,13 +140,13 @@ def demo(steps: int = 300) -> Run:
     Args:
         steps: how many; the schedule fits itself to them
     """
-    source = FileSource(Path(sysconfig.get_paths()["stdlib"]), pattern="*.py", dev_share=0.01, test_share=0.01)
-    model = CharLMConfig(layers=3, width=128, heads=4, feedforward=512, window=64, positions="rotary")
+    source = FileSource(Path(sysconfig.get_paths()["stdlib"]), "*.py", NOT_STANDARD, dev_share=0.01, test_share=0.01)
+    model = CharLMConfig(layers=3, width=128, heads=4, feedforward=512, window=64, positions="rotary", memory=512)
     return Run(
         name="charlm.demo",
         model=model,
         task=LanguageModelling(
-            source, length=512, sequences=8, dev_bytes=40_000, evaluation=Reading(context=2_048, batch=8, block=512)
+            source, length=512, sequences=8, dev_bytes=40_000, evaluation=Reading(context=2_048, batch=8)
         ),
         steps=steps,
         optimizer=Muon(lr=4e-3, rest=AdamW(lr=4e-3, betas=(0.9, 0.98))),

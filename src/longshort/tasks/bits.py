@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from longshort.data.splits import Text
 
 Tell = Callable[[int], Any]  # told how many characters were read
+BLOCK = 8_192  # read at once, unless less is asked for
 
 
 class Span(NamedTuple):
@@ -32,7 +34,7 @@ def spans(n: int, length: int, step: int) -> list[Span]:
     """Sequences of one length, `step` apart, that judge each of n predictions once: each as late as it can be."""
     length = min(length, n)
     ends = [*range(length, n, step), n]
-    judged = [length, *(b - a for a, b in zip(ends, ends[1:], strict=False))]
+    judged = [length, *(b - a for a, b in pairwise(ends))]
     return [Span(end - length, end, count) for end, count in zip(ends, judged, strict=True)]
 
 
@@ -44,8 +46,6 @@ class Windows:
     context: int = 32_768
     step: int = 512
     batch: int = 4
-    block = 8_192  # read at once; how long it is makes no difference but to the memory it takes
-    memory = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.step <= self.context or self.batch < 1:
@@ -63,26 +63,20 @@ class Windows:
 
 @dataclass(frozen=True)
 class Reading:
-    """The fast one: `batch` lanes read the text once, with caches of the last `context` characters; a lane first reads
-    the `context` characters before those it judges."""
+    """The fast one: `batch` lanes read the text once; a lane first reads the `context` characters before those that it
+    judges."""
 
     context: int = 32_768
     batch: int = 8
-    block: int = 2_048
 
     def __post_init__(self) -> None:
-        if self.context < 0 or self.batch < 1 or self.block < 1:
+        if self.context < 0 or self.batch < 1:
             raise ValueError(
-                f"context must not be negative, batch and block at least 1, "
-                f"got context {self.context}, batch {self.batch}, block {self.block}"
+                f"context must not be negative and batch be at least 1, got context {self.context}, batch {self.batch}"
             )
 
     def __str__(self) -> str:
-        return f"one reading with a cache of {self.context:,} characters (faster than the paper's protocol, and not it)"
-
-    @property
-    def memory(self) -> int:
-        return self.context
+        return f"one reading by {self.batch} lanes, {self.context:,} characters of context or more (not the paper's)"
 
     def spans(self, n: int) -> list[Span]:
         share = max(math.ceil((n - self.context) / self.batch), 1)
@@ -94,21 +88,32 @@ Protocol = Windows | Reading
 
 @torch.no_grad()
 def bits(
-    model: nn.Module, text: Text, protocol: Protocol, part: int = 0, parts: int = 1, tell: Tell = lambda count: None
+    model: nn.Module,
+    text: Text,
+    protocol: Protocol,
+    part: int = 0,
+    parts: int = 1,
+    *,
+    block: int | None = None,
+    tell: Tell = lambda count: None,
 ) -> tuple[float, int]:
-    """Bits for the predictions of a part of the sequences, and how many these are. The model is in eval mode."""
+    """Bits for the predictions of a part of the sequences, and how many these are. The model is in eval mode.
+
+    A sequence is read in blocks, with the model's caches, as the model was trained: blocks should not be longer.
+    """
     if len(text) < 2:
         raise ValueError(f"text of {len(text)} bytes has nothing to predict")
     device = next(model.parameters()).device
+    block = block or BLOCK
     mine = protocol.spans(len(text) - 1)[part::parts]
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
     for at in range(0, len(mine), protocol.batch):
         batch = mine[at : at + protocol.batch]
         length, caches = batch[0].end - batch[0].start, None
-        for first in range(0, length, protocol.block):
-            size = min(protocol.block, length - first)
+        for first in range(0, length, block):
+            size = min(block, length - first)
             starts = [span.start + first for span in batch]
-            logits, caches = model(read(text, starts, size, device), caches, memory=protocol.memory)
+            logits, caches = model(read(text, starts, size, device), caches)
             losses = nats(logits, read(text, [s + 1 for s in starts], size, device))  # [B, size]
             for line, span in zip(losses, batch, strict=True):
                 judged = min(max(span.judged - (length - first - size), 0), size)

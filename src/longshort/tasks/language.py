@@ -16,21 +16,21 @@ from longshort.data.source import Source
 from longshort.data.splits import Splits
 from longshort.tasks.bits import Reading, bits
 
+READING = Reading()
+
 
 @dataclass(frozen=True)
 class LanguageModelling:
-    """`sequences` lanes of the text are read side by side, `length` characters a step.
+    """`sequences` lanes of the text are read side by side, `length` characters a step, with the model's caches.
 
-    memory: how many characters the cache carries; as many as `length`, as in the paper, unless given.
     dev_bytes: how much of the development text is judged while training (all of it: None), by `evaluation`.
     """
 
     source: Source
     length: int
     sequences: int
-    memory: int | None = None
     dev_bytes: int | None = None
-    evaluation: Reading = Reading()
+    evaluation: Reading = READING
 
     metric: ClassVar[str] = "bpc"
     higher_is_better: ClassVar[bool] = False
@@ -51,12 +51,11 @@ class LanguageModelling:
 
     def loss(self, model: nn.Module, batch: Tensor, carry: Any) -> tuple[Tensor, Any]:
         batch = batch.long()
-        memory = self.length if self.memory is None else self.memory
-        logits, carry = model(batch[:, :-1], carry, memory=memory)
+        logits, carry = model(batch[:, :-1], carry)
         return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()), carry
 
     def evaluate(self, model: nn.Module, part: int, parts: int) -> dict[str, tuple[float, float]]:
-        total, count = bits(model, self.splits.dev[: self.dev_bytes], self.evaluation, part, parts)
+        total, count = bits(model, self.splits.dev[: self.dev_bytes], self.evaluation, part, parts, block=self.length)
         return {"bpc": (total, count)}
 
 

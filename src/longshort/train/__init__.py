@@ -1,6 +1,6 @@
 """Training: the loop, checkpoints, optimizers and schedules; knows only the Task protocol."""
 
-from longshort.train.errors import CheckpointError, Diverged, Interrupted, TrainingError
+from longshort.train.errors import CheckpointError, DivergedError, StoppedError, TrainingError
 from longshort.train.fit import Result, train
 from longshort.train.optimizer import AdamW, Muon
 from longshort.train.run import Run, as_json, from_json
@@ -10,12 +10,12 @@ from longshort.train.task import Task
 __all__ = [
     "AdamW",
     "CheckpointError",
-    "Diverged",
-    "Interrupted",
+    "DivergedError",
     "Muon",
     "Result",
     "Run",
     "Schedule",
+    "StoppedError",
     "Task",
     "TrainingError",
     "as_json",

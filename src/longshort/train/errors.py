@@ -11,9 +11,9 @@ class CheckpointError(TrainingError):
     """A checkpoint could not be written or read."""
 
 
-class Diverged(TrainingError):
+class DivergedError(TrainingError):
     """The loss, or the weights, are no numbers any more."""
 
 
-class Interrupted(TrainingError):
+class StoppedError(TrainingError):
     """Someone stopped the run, which was saved."""

@@ -15,7 +15,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from longshort.train.checkpoint import Checkpoints, write_whole
-from longshort.train.errors import Diverged, Interrupted, TrainingError
+from longshort.train.errors import DivergedError, StoppedError, TrainingError
+from longshort.train.graph import Graphed, Pass
 from longshort.train.interrupt import Stop
 from longshort.train.log import Log, clock
 from longshort.train.optimizer import set_rate
@@ -81,6 +82,10 @@ class Loop:
             model.compile()
         self.model = self.processes.spread(model)
         self.optimizer = run.optimizer.build(model)
+        self.compute: Pass = self.forward_backward
+        alone = self.processes.device.type == "cuda" and self.parts == 1
+        if run.graph and alone:
+            self.compute = Graphed(self.forward_backward, model)
         set_seed(run.seed + 1 + self.processes.index)  # other dropout in every process
 
         self.step = 0
@@ -147,7 +152,7 @@ class Loop:
                 saved = self.step
                 lap = time.monotonic()
             if stopping and not last:
-                raise Interrupted(f"stopped at step {saved:,}, which is saved; --resume goes on from there")
+                raise StoppedError(f"stopped at step {saved:,}, which is saved; --resume goes on from there")
         log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}, {self.folder}")
 
     def update(self, rate: float) -> int:
@@ -162,10 +167,8 @@ class Loop:
             tokens += run.task.tokens(batch) * processes.count
             last = i == run.accumulate - 1
             with processes.accumulating(self.model, last):
-                with processes.autocast():
-                    loss, self.carries[i] = run.task.loss(self.model, processes.send(batch), self.carries[i])
-                (loss / run.accumulate).backward()
-            self.loss_sum += loss.detach().float() / run.accumulate
+                loss, self.carries[i] = self.compute(processes.send(batch), self.carries[i])
+            self.loss_sum += loss / run.accumulate
         self.loss_count += 1
         if run.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), run.clip)
@@ -173,6 +176,13 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         return tokens
+
+    def forward_backward(self, batch: Any, carry: Any) -> tuple[Tensor, Any]:
+        """Adds a part's gradients to the model; the loss, and what the part carries on."""
+        with self.processes.autocast():
+            loss, carry = self.run.task.loss(self.model, batch, carry)
+        (loss / self.run.accumulate).backward()
+        return loss.detach().float(), carry
 
     def mean_loss(self) -> float:
         """Over the steps since the last line of the log, and over processes."""
@@ -195,8 +205,11 @@ class Loop:
         """Whether the model is better than it was."""
         task, processes = self.run.task, self.processes
         self.model.eval()
-        with processes.autocast():
-            means = task.evaluate(self.model, processes.index, processes.count)
+        with (
+            processes.autocast(),
+            torch.compiler.set_stance("force_eager"),
+        ):  # other shapes, seldom: not worth compiling
+            means = task.evaluate(processes.bare(self.model), processes.index, processes.count)
         names = sorted(means)
         totals = processes.total([number for name in names for number in means[name]])
         self.metrics = {name: totals[2 * i] / totals[2 * i + 1] for i, name in enumerate(names)}
@@ -219,9 +232,7 @@ class Loop:
             last_loss=self.last_loss,
             seconds=self.seconds,
         )
-        save_state(
-            self.checkpoints, self.step, about, self.run.model, self.model, self.optimizer, own, self.processes
-        )
+        save_state(self.checkpoints, self.step, about, self.run.model, self.model, self.optimizer, own, self.processes)
 
     def load(self, path: Path) -> None:
         about, own = load_state(path, self.model, self.optimizer, self.processes)
@@ -231,10 +242,10 @@ class Loop:
         if self.step > self.run.steps:
             raise TrainingError(f"{path} is of step {self.step:,}, and the run has {self.run.steps:,} steps")
 
-    def diverged(self, what: str) -> Diverged:
+    def diverged(self, what: str) -> DivergedError:
         last = self.checkpoints.last()
         left = "there is no earlier checkpoint" if last is None else f"the last good checkpoint is {last}"
-        return Diverged(
+        return DivergedError(
             f"{what} at step {self.step:,} (or up to {self.run.log_every} steps before); {left}. "
             "A lower learning rate, a longer warm-up or clip=1.0 may help."
         )

@@ -51,6 +51,10 @@ class Processes:
                     fully_shard(block, mesh=mesh)
         return fully_shard(model, mesh=mesh)
 
+    def bare(self, model: nn.Module) -> nn.Module:
+        """The model itself, whatever it was wrapped in."""
+        return self.accelerator.unwrap_model(model, keep_torch_compile=True)
+
     def autocast(self) -> AbstractContextManager[Any]:
         return self.accelerator.autocast()
 

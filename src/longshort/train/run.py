@@ -12,12 +12,15 @@ from longshort.train.optimizer import AdamW, Muon
 from longshort.train.schedule import Schedule
 from longshort.train.task import Buildable, Task
 
+ADAMW, CONSTANT = AdamW(), Schedule()
+
 
 @dataclass(frozen=True)
 class Run:
     """`starts_from`: a run that is done first, and whose weights this one begins with.
 
-    precision "auto" is bf16 on a GPU that has it and fp32 elsewhere. `compile` is for GPUs; elsewhere it is left out.
+    precision "auto" is bf16 on a GPU that has it and fp32 elsewhere. `compile` (torch.compile) is for GPUs, and `graph`
+    (a step as one CUDA graph) for one GPU and undivided batches; elsewhere they are left out.
     clip bounds the norm of the gradient. accumulate divides each batch into that many parts, one after the other.
     """
 
@@ -25,12 +28,13 @@ class Run:
     model: Buildable
     task: Task
     steps: int
-    optimizer: AdamW | Muon = AdamW()
-    schedule: Schedule = Schedule()
+    optimizer: AdamW | Muon = ADAMW
+    schedule: Schedule = CONSTANT
     clip: float | None = None
     accumulate: int = 1
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
+    graph: bool = False
     seed: int = 0
     log_every: int = 50
     evaluate_every: int = 1000

@@ -80,7 +80,7 @@ def save_state(
 def load_state(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, processes: Processes
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Put a checkpoint's weights, optimizer and random states back; what it says about itself, and this process's own."""
+    """Put weights, optimizer and random states back; what a checkpoint says about itself, and this process's own."""
     about = read_about(path)
     if about["processes"] != processes.count:
         raise CheckpointError(
