@@ -1,74 +1,276 @@
-"""The command line: `longshort demo` and `longshort bench attention`."""
+"""The command line: train, evaluate, generate, bench, analyse, recipes, demo."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from longshort.version import VERSION
 
-DESCRIPTION = "Long-short attention: see it and time it. `longshort --version` prints the version."
+DESCRIPTION = """Long-short attention: train models, judge them, let them write, measure them.
+
+longshort recipes lists what can be trained; longshort COMMAND --help tells what a command takes;
+longshort --version prints the version.
+"""
+PACKAGES = {"tyro": "train", "rich": "train", "accelerate": "train", "matplotlib": "bench"}
 
 
 def demo(*, out: Path = Path("out/demo")) -> None:
-    """Draw who sees whom, and time long-short against full attention on this machine (under two minutes).
+    """Train a small language model on this machine (about two minutes on two cores), and show what it learned.
+
+    Interrupted, it goes on where it stopped; finished, it shows its results again. Remove `out` to start anew.
 
     Args:
-        out: folder for the two figures
+        out: folder for the run and two figures
     """
     from rich.console import Console
 
-    from longshort.bench.demo import demo
+    from longshort.demo import demo
 
     demo(out, console=Console())
 
 
+def recipes() -> None:
+    """List everything that `longshort train` can do, with the numbers that come out."""
+    from rich.console import Console
+
+    from longshort.recipes import RECIPES
+
+    console = Console()
+    for name, recipe in RECIPES.items():
+        console.print(f"[bold]{name}[/bold]  {first_lines(recipe)}", highlight=False, soft_wrap=True)
+
+
+def first_lines(recipe: Callable[..., Any]) -> str:
+    return " ".join((inspect.getdoc(recipe) or "").split("\n\n")[0].split())
+
+
+def train_command(recipe: Callable[..., Any]) -> Callable[..., None]:
+    """A command with the recipe's options and those that all trainings have."""
+
+    def command(**given: Any) -> None:
+        from longshort.recipes.options import adjusted
+        from longshort.train import train
+
+        own = {name: given.pop(name) for name in inspect.signature(recipe).parameters}
+        where = {name: given.pop(name) for name in ("out", "resume", "cpu", "parallel")}
+        train(adjusted(recipe(**own), **given), where.pop("out"), **where)
+
+    def common(
+        *,
+        out: Path = Path("out"),
+        resume: bool = False,
+        cpu: bool = False,
+        parallel: Literal["ddp", "fsdp"] = "ddp",
+        steps: int | None = None,
+        accumulate: int | None = None,
+        precision: Literal["auto", "fp32", "bf16"] | None = None,
+        compile: bool | None = None,
+        seed: int | None = None,
+    ) -> None: ...
+
+    mine, theirs = inspect.signature(common).parameters, inspect.signature(recipe).parameters
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in (*theirs.values(), *mine.values())]
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    hints = {**get_type_hints(recipe), **get_type_hints(common)}
+    command.__annotations__ = {p.name: hints[p.name] for p in options}
+    about, _, arguments = (inspect.getdoc(recipe) or "").partition("Args:")
+    command.__doc__ = f"{about}\nArgs:{arguments}\n{COMMON}"
+    return command
+
+
+COMMON = """    out: the run gets a folder of its name in this one
+    resume: go on from the last checkpoint
+    cpu: leave the GPU alone
+    parallel: with several processes, each has the whole model (ddp) or a share of it (fsdp)
+    steps: so many instead of the recipe's, in every run of a chain; the schedule fits itself to them
+    accumulate: divide each batch into so many parts, for less memory
+    precision: auto is bf16 where a GPU has it, else fp32
+    compile: use torch.compile on a GPU
+    seed: of weights and dropout
+"""
+
+
+def replay(record: Path) -> Any:
+    """Do a run again as its run.json records it.
+
+    Args:
+        record: the file run.json of a run's folder
+    """
+    import json
+
+    from longshort.train import from_json
+
+    return from_json(json.loads(record.read_text()))
+
+
+def evaluate(
+    model: str,
+    /,
+    *,
+    split: Literal["dev", "test", "both"] = "both",
+    protocol: Literal["paper", "fast"] = "paper",
+    corpus: Literal["enwik8", "text8"] | None = None,
+    data: Path | None = None,
+    text: Path | None = None,
+    context: int = 32_768,
+    step: int = 512,
+    batch: int | None = None,
+    which: Literal["best", "last"] = "best",
+    out: Path | None = None,
+    cpu: bool = False,
+) -> None:
+    """Bits per character of a language model, on the development and test text of its training.
+
+    Several processes (torchrun) divide the work.
+
+    Args:
+        model: folder of a run, of a checkpoint or of a saved model, or a name on the Hugging Face hub
+        split: which text
+        protocol: paper: sequences of `context` characters, the last `step` of each judged; fast: the text is read once
+        corpus: another text than the model's own: enwik8 or text8
+        data: where the text of the training is now, if it moved
+        text: another text than the model's own: this file or folder, all of it
+        context: characters of a sequence
+        step: characters judged in a sequence
+        batch: sequences at once
+        which: the best or the last checkpoint of a run
+        out: JSON file for the result
+        cpu: leave the GPU alone
+    """
+    from longshort.terminal import judge
+
+    judge(
+        model,
+        split=split,
+        kind=protocol,
+        corpus=corpus,
+        data=data,
+        text=text,
+        context=context,
+        step=step,
+        batch=batch,
+        which=which,
+        out=out,
+        cpu=cpu,
+    )
+
+
+def generate(
+    model: str,
+    /,
+    *,
+    prompt: str | None = None,
+    count: int = 500,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    which: Literal["best", "last"] = "best",
+    cpu: bool = False,
+) -> None:
+    """Let a language model go on with a text; Ctrl-C ends it.
+
+    Args:
+        model: folder of a run, of a checkpoint or of a saved model, or a name on the Hugging Face hub
+        prompt: the text to go on with; read from standard input unless given
+        count: characters (bytes) to write
+        temperature: below 1 more likely ones, above 1 more surprising ones; 0 always the likeliest
+        top_k: choose among the k likeliest only
+        top_p: choose among the fewest whose probabilities reach p
+        seed: the same seed writes the same text
+        which: the best or the last checkpoint of a run
+        cpu: leave the GPU alone
+    """
+    from longshort.terminal import write
+
+    text = prompt
+    if text is None:
+        text = "" if sys.stdin.isatty() else sys.stdin.read()
+    write(
+        model,
+        text,
+        count,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        which=which,
+        cpu=cpu,
+    )
+
+
 def bench(
-    what: Literal["attention"],
+    what: Literal["attention", "charlm", "lengths"],
     /,
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    out: Path = Path("out/bench_attention.json"),
+    out: Path | None = None,
     repeats: int | None = None,
     only: str = "",
     flex: bool = False,
 ) -> None:
-    """Measure speed on this machine. `longshort bench attention`: each layer against full attention.
+    """Measure speed on this machine.
 
-    On a GPU the operation alone and the memory are measured too, and a figure is drawn beside `out`.
+    attention: each layer against full attention; on a GPU the operation alone and the memory too, with a figure.
+    charlm: training steps of the language models against a GPT, and time per generated character (on a GPU).
+    lengths: time against length on the CPU, as a figure.
 
     Args:
         what: what to measure
         device: where to measure; auto takes a GPU if there is one
-        out: JSON file for the times and ratios
-        repeats: timed runs of each layer, of which the median counts; 5 on a CPU and 20 on a GPU unless given
+        out: file for the result: JSON, or PNG for lengths; out/bench_... unless given
+        repeats: timed runs of each case, of which the median counts; 5 on a CPU and 20 on a GPU unless given
         only: measure the cases with this in their name
         flex: on a GPU, measure FlexAttention on the same mask too; it compiles for up to half a minute a case
     """
     if repeats is not None and repeats < 1:
         raise SystemExit(refuse(f"repeats must be at least 1, got {repeats}", 2))
+    out = out or Path(f"out/bench_{what}.{'png' if what == 'lengths' else 'json'}")
     from torch.cuda import is_available
 
-    if device == "cpu" or (device == "auto" and not is_available()):
-        bench_cpu(out, only=only, repeats=repeats or 5)
-        return
-    from longshort.bench.gpu import NO_CUDA, REPEATS, bench_gpu, wide_console
-    from longshort.bench.settings import settings
+    gpu = device == "cuda" or (device == "auto" and is_available())
+    if (gpu or what == "charlm") and what != "lengths" and not is_available():
+        from longshort.bench.gpu import NO_CUDA
 
-    if not is_available():
         raise SystemExit(refuse(NO_CUDA, 1))
-    bench_gpu(chosen(settings(), only), out, repeats=repeats or REPEATS, flex=flex, console=wide_console())
+    {"attention": bench_gpu if gpu else bench_cpu, "charlm": bench_charlm, "lengths": bench_lengths}[what](
+        out, only=only, repeats=repeats, flex=flex
+    )
 
 
-def bench_cpu(out: Path, *, only: str, repeats: int) -> None:
+def bench_cpu(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
     from rich.console import Console
 
     from longshort.bench.attention import bench_attention, cases
 
-    bench_attention(chosen(cases(), only), out, repeats=repeats, console=Console())
+    bench_attention(chosen(cases(), only), out, repeats=repeats or 5, console=Console())
+
+
+def bench_gpu(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
+    from longshort.bench.gpu import REPEATS, bench_gpu, wide_console
+    from longshort.bench.settings import settings
+
+    bench_gpu(chosen(settings(), only), out, repeats=repeats or REPEATS, flex=flex, console=wide_console())
+
+
+def bench_charlm(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
+    from longshort.bench.charlm import bench_charlm, cases
+    from longshort.bench.gpu import wide_console
+
+    bench_charlm(chosen(cases(), only), out, repeats=repeats or 5, console=wide_console())
+
+
+def bench_lengths(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
+    from rich.console import Console
+
+    from longshort.bench.lengths import bench_lengths
+
+    bench_lengths(out, console=Console())
 
 
 def chosen(cases: Sequence[Any], only: str) -> list[Any]:
@@ -80,26 +282,80 @@ def chosen(cases: Sequence[Any], only: str) -> list[Any]:
         raise SystemExit(refuse(str(error), 2)) from None
 
 
+def analyse(
+    what: Literal["visibility", "curves", "attention"],
+    /,
+    *models: str,
+    out: Path | None = None,
+    against: Literal["step", "seconds"] = "step",
+    prompt: Path | None = None,
+) -> None:
+    """Draw what is inside, as a PNG.
+
+    visibility: who sees whom, in the three geometries.
+    curves RUN...: bits per character of runs while training.
+    attention MODEL: how much of each layer's attention goes to the window and how much to the rows.
+
+    Args:
+        what: what to draw
+        models: folders of runs; for attention also a name on the Hugging Face hub
+        out: the file; out/visibility.png and so on unless given
+        against: curves against steps or seconds
+        prompt: attention on this text instead of the model's own development text
+    """
+    from longshort.terminal import draw
+
+    draw(what, models, out or Path(f"out/{what}.png"), against=against, prompt=prompt)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if list(arguments) == ["--version"]:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments == ["--version"]:
         print(VERSION)
         return 0
-    for package in ("tyro", "rich", "matplotlib"):
+    for package, extra in PACKAGES.items():
         try:
             import_module(package)
         except ModuleNotFoundError:
-            return refuse(f"{package} is not installed; pip install 'longshort[bench]'", 1)
+            return refuse(f"{package} is not installed; pip install 'longshort[{extra}]'", 1)
     from tyro.extras import subcommand_cli_from_dict
 
+    from longshort.train.errors import StoppedError, TrainingError
+
+    commands: dict[str, Callable[..., Any]] = {
+        "demo": demo,
+        "recipes": recipes,
+        "evaluate": evaluate,
+        "generate": generate,
+        "bench": bench,
+        "analyse": analyse,
+        "train": train,
+    }
+    prog, description = "longshort", DESCRIPTION
+    if arguments[:1] == ["train"]:
+        commands, prog, description = trainings(), "longshort train", "Train a model. What is written stays in --out."
+        arguments = arguments[1:]
     try:
-        commands: dict[str, Callable[..., None]] = {"demo": demo, "bench": bench}
-        subcommand_cli_from_dict(commands, prog="longshort", description=DESCRIPTION, args=arguments)
+        subcommand_cli_from_dict(commands, prog=prog, description=description, args=arguments)
     except KeyboardInterrupt:
         return refuse("interrupted", 130)
+    except StoppedError as error:
+        return refuse(str(error), 130)
+    except (TrainingError, ValueError, FileNotFoundError) as error:
+        return refuse(str(error), 1)
     except OSError as error:
         return refuse(f"cannot write {error.filename}: {error.strerror}" if error.filename else str(error), 1)
     return 0
+
+
+def train(*rest: str) -> None:
+    """Train a model: longshort train RECIPE. `longshort train --help` lists the recipes."""
+
+
+def trainings() -> dict[str, Callable[..., Any]]:
+    from longshort.recipes import RECIPES
+
+    return {name: train_command(recipe) for name, recipe in {**RECIPES, "replay": replay}.items()}
 
 
 def refuse(message: str, code: int) -> int:

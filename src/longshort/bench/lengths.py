@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from longshort.bench.attention import machine
 from longshort.bench.full import FullAttention
 from longshort.bench.timing import forward_backward, milliseconds
 from longshort.nn import LongShortAttention
+
+if TYPE_CHECKING:  # rich is not part of the core install
+    from rich.console import Console
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 LONG = 8192  # from here on three repeats are enough: the spread is small and the wait is long
@@ -43,6 +47,25 @@ def time_over_lengths(
         x = torch.randn(1, tokens, width)
         steps = forward_backward(ours, x), forward_backward(theirs, x)
         yield Timed(tokens, *milliseconds(*steps, repeats=min(repeats, max(3, LONG // tokens))))
+
+
+def bench_lengths(out: Path, *, console: Console, lengths: Sequence[int] = LENGTHS) -> None:
+    """Print the times and write the figure `out`."""
+    from rich.progress import track
+    from rich.table import Table
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    timing = time_over_lengths(lengths)
+    results = list(track(timing, "timing both attentions", total=len(lengths), console=console))
+    draw_lengths(results, out, machine=machine())
+    console.print(machine(), soft_wrap=True, highlight=False)
+    table = Table(title="forward + backward, float32", title_justify="left")
+    for column in ("tokens", "long-short, ms", "full attention, ms", "ratio"):
+        table.add_column(column, justify="right")
+    for r in results:
+        table.add_row(f"{r.tokens:,}", f"{r.ours_ms:.1f}", f"{r.theirs_ms:.1f}", f"{r.ratio:.1f}×")
+    console.print(table)
+    console.print(f"time against length: {out}", soft_wrap=True, highlight=False)
 
 
 def draw_lengths(

@@ -94,7 +94,8 @@ def turns(like: Tensor, first: float, step: float, count: int) -> Tensor:
 
 
 def _made_turns(first: float, step: float, count: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    angles = angles_at(torch.arange(count, device=device) * step + first, width)
+    places = torch.arange(count, device=device, dtype=exact(device)) * step + first
+    angles = angles_at(places, width)
     return torch.stack([angles.cos(), angles.sin()]).to(dtype)
 
 

@@ -16,6 +16,7 @@ RECIPES: dict[str, Recipe] = {
     "charlm.enwik8_small": charlm.enwik8_small,
     "charlm.enwik8_large": charlm.enwik8_large,
     "charlm.text8_small": charlm.text8_small,
+    "charlm.enwik8_dualln": charlm.enwik8_dualln,
     "charlm.enwik8_quick": charlm.enwik8_quick,
     "charlm.text": charlm.text,
     "charlm.demo": charlm.demo,

@@ -14,6 +14,7 @@ from longshort.tasks.language import LanguageModelling
 from longshort.train import AdamW, Muon, Run, Schedule
 
 NOT_STANDARD = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "ensurepip")
+WHILE_TRAINING = Reading(context=4_096, batch=32)  # quick, and the same text every time
 PHASES = (  # length, sequences, steps, warm-up: appendix "Details for Autoregressive Language Modeling"
     (2_048, 32, 430_000, 10_000),
     (4_096, 32, 50_000, 5_000),
@@ -28,7 +29,7 @@ def three_phases(name: str, model: CharLMConfig, source: CorpusSource, optimizer
         run = Run(
             name=f"{name}.phase{i}",
             model=replace(model, memory=length),
-            task=LanguageModelling(source, length=length, sequences=sequences),
+            task=LanguageModelling(source, length, sequences, evaluation=WHILE_TRAINING),
             steps=steps,
             optimizer=optimizer,
             schedule=Schedule("constant", warmup=warmup),
@@ -80,22 +81,47 @@ def text8_small(data: Path | None = None) -> Run:
     return three_phases("charlm.text8_small", PRESETS["small"], source, AdamW(lr=5e-4, weight_decay=0.01))
 
 
-def enwik8_quick(data: Path | None = None, steps: int = 20_000) -> Run:
+def enwik8_dualln(data: Path | None = None, dual_norm: bool = True) -> Run:
+    """The paper's figure of DualLN, in small: its 44M model, three minutes on an H200, with and without DualLN.
+
+    Paper: with DualLN the validation loss is lower throughout. Ours: not yet run.
+    Commands: longshort train charlm.enwik8_dualln, the same with --no-dual-norm, then
+    longshort analyse curves out/charlm.enwik8_dualln out/charlm.enwik8_no_dualln
+
+    Args:
+        data: enwik8, packed or not, or its folder; downloaded unless given
+        dual_norm: with DualLN or without
+    """
+    return Run(
+        name="charlm.enwik8_dualln" if dual_norm else "charlm.enwik8_no_dualln",
+        model=replace(PRESETS["small"], dual_norm=dual_norm, memory=2_048),
+        task=LanguageModelling(CorpusSource("enwik8", data), 2_048, 32, dev_bytes=500_000, evaluation=WHILE_TRAINING),
+        steps=1_400,
+        optimizer=AdamW(lr=5e-4, weight_decay=0.01),
+        schedule=Schedule("constant", warmup=300),
+        compile=True,
+        graph=True,
+        evaluate_every=100,
+        save_every=1_400,
+    )
+
+
+def enwik8_quick(data: Path | None = None) -> Run:
     """The best that half an hour of one H200 buys on enwik8. Not the paper's setting.
 
     Args:
         data: enwik8, packed or not, or its folder; downloaded unless given
-        steps: how many; the schedule fits itself to them
     """
     model = replace(PRESETS["small"], positions="rotary", dropout=0.05, memory=2_048)
     return Run(
         name="charlm.enwik8_quick",
         model=model,
-        task=LanguageModelling(CorpusSource("enwik8", data), length=2_048, sequences=32, dev_bytes=1_000_000),
-        steps=steps,
-        optimizer=Muon(lr=2e-3, weight_decay=0.05, rest=AdamW(lr=2e-3, betas=(0.9, 0.98))),
+        task=LanguageModelling(CorpusSource("enwik8", data), 2_048, 32, dev_bytes=1_000_000, evaluation=WHILE_TRAINING),
+        steps=17_000,
+        optimizer=Muon(lr=3e-3, weight_decay=0.05, rest=AdamW(lr=2e-3, betas=(0.9, 0.98))),
         schedule=Schedule("linear", warmup=300, hold=0.4),
         compile=True,
+        graph=True,
         evaluate_every=1_000,
         save_every=1_000,
     )
@@ -107,7 +133,6 @@ def text(
     preset: Literal["tiny", "base", "small", "large"] = "base",
     length: int = 1_024,
     sequences: int = 16,
-    steps: int = 10_000,
 ) -> Run:
     """A model of your own text: a file (plain or packed), or a folder of files, read as bytes.
 
@@ -119,27 +144,22 @@ def text(
         preset: the size of the model: tiny 2M parameters, base 14M, small 44M, large 110M
         length: characters of a sequence; the cache carries as many on to the next
         sequences: how many at once
-        steps: how many; the schedule fits itself to them
     """
     model = replace(PRESETS[preset], positions="rotary", dropout=0.1, memory=length)
     return Run(
         name="charlm.text",
         model=model,
         task=LanguageModelling(FileSource(path, pattern), length=length, sequences=sequences, dev_bytes=500_000),
-        steps=steps,
+        steps=10_000,
         optimizer=Muon(lr=2e-3, weight_decay=0.05, rest=AdamW(lr=2e-3, betas=(0.9, 0.98))),
-        schedule=Schedule("linear", warmup=min(200, steps // 10), hold=0.4),
+        schedule=Schedule("linear", warmup=200, hold=0.4),
         evaluate_every=500,
         save_every=500,
     )
 
 
-def demo(steps: int = 300) -> Run:
-    """A small model of Python's standard library, in about two minutes on two cores.
-
-    Args:
-        steps: how many; the schedule fits itself to them
-    """
+def demo() -> Run:
+    """A small model of Python's standard library, in about two minutes on two cores."""
     source = FileSource(Path(sysconfig.get_paths()["stdlib"]), "*.py", NOT_STANDARD, dev_share=0.01, test_share=0.01)
     model = CharLMConfig(layers=3, width=128, heads=4, feedforward=512, window=64, positions="rotary", memory=512)
     return Run(
@@ -148,7 +168,7 @@ def demo(steps: int = 300) -> Run:
         task=LanguageModelling(
             source, length=512, sequences=8, dev_bytes=40_000, evaluation=Reading(context=2_048, batch=8)
         ),
-        steps=steps,
+        steps=300,
         optimizer=Muon(lr=4e-3, rest=AdamW(lr=4e-3, betas=(0.9, 0.98))),
         schedule=Schedule("linear", warmup=20, hold=0.3),
         log_every=10,

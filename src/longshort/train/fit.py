@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def train(
     console = console or Console(stderr=True)
     for each in run.chain:
         loop = Loop(each, out, resume=resume, cpu=cpu, parallel=parallel, console=console)
-        result = loop.result() if loop.step == each.steps else loop.go()
+        result = loop.go()
     return result
 
 
@@ -113,6 +113,10 @@ class Loop:
     def go(self) -> Result:
         run = self.run
         quiet = not self.processes.first
+        if self.step == run.steps:
+            if not quiet:
+                self.console.print(f"{run.name} was finished before, in {self.folder}", highlight=False)
+            return self.result()
         log = Log(self.folder, run.name, run.steps, step=self.step, quiet=quiet, console=self.console)
         try:
             with Stop() as stop:
@@ -252,9 +256,3 @@ class Loop:
 
     def result(self) -> Result:
         return Result(self.folder, self.step, self.last_loss, self.metrics, self.best_step, self.seconds)
-
-
-def shortened(run: Run, steps: int) -> Run:
-    """The run, and those it starts from, with at most so many steps each."""
-    before = None if run.starts_from is None else shortened(run.starts_from, steps)
-    return replace(run, steps=min(run.steps, steps), starts_from=before)

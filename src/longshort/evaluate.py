@@ -1,0 +1,86 @@
+"""Finding a trained model again, and judging it on a text.
+
+A model is named by the folder of a run, by that of a checkpoint, or as on the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from longshort.data.source import CorpusSource
+from longshort.data.splits import Text
+from longshort.models.charlm import CharLM
+from longshort.tasks.bits import Protocol, Reading, Windows, bits, work
+from longshort.tasks.language import LanguageModelling
+from longshort.train import Run, from_json
+from longshort.train.checkpoint import Checkpoints
+from longshort.train.processes import Processes
+
+# Sequences at once: enough to fill the device
+BATCH = {"paper": {"cuda": 16, "cpu": 1}, "fast": {"cuda": 64, "cpu": 8}}
+
+
+def find_model(name: str, which: Literal["best", "last"] = "best") -> str:
+    """Of a run's folder, that of its best or last checkpoint; any other name as it is."""
+    checkpoints = Checkpoints(Path(name) / "checkpoints")
+    found = checkpoints.best() if which == "best" else checkpoints.last()
+    if found is None and Path(name).is_dir() and not (Path(name) / "config.json").exists():
+        raise FileNotFoundError(f"{name} holds neither a run with checkpoints nor a model")
+    return name if found is None else str(found)
+
+
+def load_model(name: str, device: torch.device | str, which: Literal["best", "last"] = "best") -> CharLM:
+    path = find_model(name, which)
+    if not Path(path).is_dir() and path.count("/") != 1:
+        raise FileNotFoundError(f"{name} is not there: give the folder of a run or of a model, or a name on the hub")
+    return CharLM.from_pretrained(path).to(device).eval()
+
+
+def find_run(name: str) -> Run | None:
+    """The run that a folder, or the checkpoint's run above it, records."""
+    for folder in (Path(name), *Path(name).resolve().parents[:2]):
+        if (folder / "run.json").exists():
+            run: Run = from_json(json.loads((folder / "run.json").read_text()))
+            return run
+    return None
+
+
+def texts_of(
+    name: str, split: Literal["dev", "test", "both"], data: Path | None = None, corpus: str | None = None
+) -> dict[str, Text]:
+    """The development and test text of the model's own training, or of a corpus. data: where the corpus is now."""
+    if corpus is not None:
+        source: Any = CorpusSource(corpus, data)
+    else:
+        run = find_run(name)
+        if run is None or not isinstance(run.task, LanguageModelling):
+            raise FileNotFoundError(f"{name} does not say what text it was trained on: give --corpus or --text")
+        source = run.task.source
+        if data is not None:
+            source = replace(source, path=data)
+    splits = source.splits()
+    return {part: getattr(splits, part) for part in (("dev", "test") if split == "both" else (split,))}
+
+
+def protocol_of(kind: Literal["paper", "fast"], device: str, batch: int | None, context: int, step: int) -> Protocol:
+    batch = batch or BATCH[kind]["cuda" if device == "cuda" else "cpu"]
+    return Windows(context, step, batch) if kind == "paper" else Reading(context, batch)
+
+
+def evaluate(
+    model: CharLM, text: Text, protocol: Protocol, processes: Processes, tell: Callable[[int], Any] = lambda count: None
+) -> tuple[float, int]:
+    """Bits per character of all processes together, and of how many characters."""
+    with processes.autocast():
+        part = bits(model, text, protocol, processes.index, processes.count, block=model.config.memory, tell=tell)
+    total, count = processes.total(part)
+    return total / count, int(count)
+
+
+__all__ = ["evaluate", "find_model", "find_run", "load_model", "protocol_of", "texts_of", "work"]

@@ -1,0 +1,128 @@
+"""What the commands do on a terminal: judge a model, let it write, draw it."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from longshort.analysis.curves import draw_curves
+from longshort.analysis.shares import draw_shares, shares_of_rows
+from longshort.analysis.visibility import draw_visibility
+from longshort.data.text import open_text
+from longshort.evaluate import evaluate, find_model, load_model, protocol_of, texts_of, work
+from longshort.generate import Sampling, generate
+from longshort.train.checkpoint import write_whole
+from longshort.train.log import read_log
+from longshort.train.processes import Processes
+
+Which = Literal["best", "last"]
+
+
+def judge(
+    name: str,
+    *,
+    split: Literal["dev", "test", "both"],
+    kind: Literal["paper", "fast"],
+    corpus: str | None,
+    data: Path | None,
+    text: Path | None,
+    context: int,
+    step: int,
+    batch: int | None,
+    which: Which,
+    out: Path | None,
+    cpu: bool,
+) -> dict[str, float]:
+    """Print, and write to `out`, the bits per character of each text, and by which protocol they were found."""
+    processes = Processes("auto", cpu=cpu)
+    console = Console(stderr=True, quiet=not processes.first)
+    model = load_model(name, processes.device, which)
+    texts = texts_of(name, split, data, corpus) if text is None else {str(text): open_text(text)}
+    protocol = protocol_of(kind, processes.device.type, batch, context, step)
+    console.print(f"{find_model(name, which)}, {processes.precision}, {protocol}", soft_wrap=True, highlight=False)
+    found = {}
+    for part, content in texts.items():
+        began = time.monotonic()
+        with Progress(console=console) as progress:
+            line = progress.add_task(part, total=work(content, protocol) / processes.count)
+            found[part], count = evaluate(model, content, protocol, processes, partial(progress.advance, line))
+        if processes.first:
+            seconds = time.monotonic() - began
+            print(f"{part}: {found[part]:.4f} bits per character ({count:,} characters, {seconds:.0f} s)", flush=True)
+    if out is not None and processes.first:
+        facts = {"model": find_model(name, which), "protocol": str(protocol), "precision": processes.precision}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, json.dumps({**facts, "bits_per_character": found}, indent=1).encode())
+    return found
+
+
+def write(name: str, prompt: str, count: int, *, seed: int | None, which: Which, cpu: bool, **sampling: Any) -> None:
+    """Print the prompt and what follows it, as it comes; then, on stderr, the speed."""
+    chosen = Sampling(**sampling)
+    processes = Processes("auto", cpu=cpu)
+    model = load_model(name, processes.device, which)
+    text = prompt.encode(errors="surrogateescape") or b"\n"
+    characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    sys.stdout.write(prompt)
+    done, began = 0, time.monotonic()
+    try:
+        with processes.autocast():
+            for byte in generate(model, text, count, chosen, seed=seed, block=model.config.memory):
+                if done == 0:
+                    began = time.monotonic()  # reading the prompt is not writing
+                sys.stdout.write(characters.decode(bytes([byte])))
+                sys.stdout.flush()
+                done += 1
+    except KeyboardInterrupt:
+        pass
+    seconds = time.monotonic() - began
+    print(characters.decode(b"", final=True), flush=True)
+    print(f"{done} characters, {max(done - 1, 0) / max(seconds, 1e-9):.1f} a second", file=sys.stderr)
+
+
+def draw(
+    what: Literal["visibility", "curves", "attention"],
+    names: Sequence[str],
+    out: Path,
+    *,
+    against: Literal["step", "seconds"],
+    prompt: Path | None,
+) -> None:
+    """Write the figure, and say where."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if what == "visibility":
+        draw_visibility(out)
+    elif what == "curves":
+        logs = {Path(name).name: read_log(Path(name)) for name in names}
+        missing = [name for name in names if not any("loss" in line for line in read_log(Path(name)))]
+        if missing or not names:
+            raise ValueError(f"no log of a run in {', '.join(missing)}" if names else "give folders of runs to draw")
+        draw_curves(logs, out, title="Bits per character while training", against=against)
+    else:
+        if len(names) != 1:
+            raise ValueError(f"give one model to look into, got {len(names)}")
+        draw_attention(names[0], out, prompt)
+    print(f"{what}: {out}")
+
+
+def draw_attention(name: str, out: Path, prompt: Path | None) -> None:
+    """On the last block of a text that is twice as long as the model's memory."""
+    model = load_model(name, "cpu")
+    text = texts_of(name, "dev")["dev"] if prompt is None else open_text(prompt)
+    length = min(model.config.memory or 1_024, len(text) // 2)
+    if length < 1:
+        raise ValueError(f"text of {len(text)} bytes is too short to look at")
+    tokens = torch.from_numpy(text[: 2 * length].copy())[None].long()
+    with torch.no_grad():
+        _, caches = model(tokens[:, :length])
+    draw_shares(shares_of_rows(model, tokens[:, length:], caches), out, title="Where attention goes, by layer")
