@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test test-gpu lint bench bench-gpu clean
 
 help:
-	@echo "make demo        draw who sees whom, time long-short against full attention on this machine"
+	@echo "make demo        train a small language model on this machine, and show what it learned"
 	@echo "make test        lint, import contracts, type check, tests"
 	@echo "make test-gpu    the kernels at real sizes, on a CUDA machine"
 	@echo "make bench       speed on this machine, as ratios to full attention"

@@ -1,11 +1,14 @@
 """The command line: what it says, and how it ends."""
 
+import io
+import json
 import sys
 
 import pytest
 import torch
 
-from longshort.bench import attention, demo, gpu
+from longshort import terminal
+from longshort.bench import attention, gpu, lengths
 from longshort.bench.lengths import Timed
 from longshort.cli import main
 from longshort.version import VERSION
@@ -16,7 +19,7 @@ BENCH = ["bench", "attention", "--device", "cpu"]
 @pytest.fixture
 def instant(monkeypatch):
     """Times without the timing."""
-    monkeypatch.setattr(demo, "time_over_lengths", lambda lengths: iter([Timed(n, 1.0, 1.0 * n) for n in lengths]))
+    monkeypatch.setattr(lengths, "time_over_lengths", lambda lengths: iter([Timed(n, 1.0, 1.0 * n) for n in lengths]))
     monkeypatch.setattr(attention, "measure", lambda case, repeats: attention.Measured(case.name, 1.0, repeats, 1.0))
 
 
@@ -30,12 +33,17 @@ def below_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["demo", "bench", "longshort bench attention", "--version"]),
-        (["demo", "--help"], ["--out", "out/demo", "folder"]),
+        (["--help"], ["demo", "recipes", "train", "evaluate", "generate", "bench", "analyse", "--version"]),
+        (["demo", "--help"], ["--out", "out/demo", "folder", "two minutes"]),
         (
             ["bench", "--help"],
-            ["attention", "--device", "--out", "--repeats", "--only", "--flex", "median", "out/bench_attention.json"],
+            ["attention", "charlm", "lengths", "--device", "--out", "--repeats", "--only", "--flex", "median"],
         ),
+        (["train", "--help"], ["charlm.enwik8_small", "charlm.text", "charlm.enwik8_quick", "replay", "44M"]),
+        (["train", "charlm.text", "--help"], ["--path", "--preset", "--out", "--resume", "--steps", "--parallel"]),
+        (["evaluate", "--help"], ["--protocol", "--split", "--context", "32768", "--corpus", "hub"]),
+        (["generate", "--help"], ["--prompt", "standard input", "--temperature", "--top-k", "--top-p", "--seed"]),
+        (["analyse", "--help"], ["visibility", "curves", "attention", "--against"]),
     ],
 )
 def test_help(arguments, words, capsys):
@@ -52,7 +60,18 @@ def test_version(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["bench"], ["bench", "nothing"], [*BENCH, "--repeats", "0"], [*BENCH, "--only", "nobody"]]
+    "arguments",
+    [
+        [],
+        ["bench"],
+        ["bench", "nothing"],
+        [*BENCH, "--repeats", "0"],
+        [*BENCH, "--only", "nobody"],
+        ["train"],
+        ["train", "nothing"],
+        ["train", "charlm.text"],  # whose path?
+        ["train", "charlm.demo", "--parallel", "magic"],
+    ],
 )
 def test_wrong_use_ends_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -61,12 +80,11 @@ def test_wrong_use_ends_with_2(arguments, capsys):
     assert capsys.readouterr().err
 
 
-def test_demo_writes_both_figures_and_says_where(instant, tmp_path, capsys):
-    assert main(["demo", "--out", str(tmp_path / "a" / "b")]) == 0
+def test_bench_lengths_writes_its_figure_and_says_where(instant, tmp_path, capsys):
+    path = tmp_path / "a" / "b.png"
+    assert main(["bench", "lengths", "--out", str(path)]) == 0
     printed = capsys.readouterr().out
-    for name in ("visibility.png", "lengths.png"):
-        path = tmp_path / "a" / "b" / name
-        assert path.read_bytes().startswith(b"\x89PNG") and str(path) in printed
+    assert path.read_bytes().startswith(b"\x89PNG") and str(path) in printed
     assert "8,192" in printed and "8192.0×" in printed
 
 
@@ -98,23 +116,12 @@ def test_bench_takes_the_gpu_that_is_there(device, gpu_here, instant, tmp_path, 
         assert (tmp_path / "b.json").exists() is not gpu_here
 
 
-@pytest.mark.parametrize("command", [["demo"], BENCH])
+@pytest.mark.parametrize("command", [BENCH, ["bench", "lengths"], ["analyse", "visibility"]])
 def test_unwritable_folder(command, instant, below_a_file, capsys):
     assert main([*command, "--out", str(below_a_file)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("longshort: cannot write") and str(below_a_file.parent) in error
     assert len(error.splitlines()) == 1
-
-
-def test_interrupted_demo_keeps_its_files(tmp_path, monkeypatch, capsys):
-    def interrupted(lengths):
-        yield Timed(512, 1.0, 2.0)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(demo, "time_over_lengths", interrupted)
-    assert main(["demo", "--out", str(tmp_path)]) == 130
-    assert [path.name for path in tmp_path.iterdir()] == ["visibility.png"]
-    assert capsys.readouterr().err == "longshort: interrupted\n"
 
 
 def test_interrupted_bench_prints_what_it_measured(tmp_path, monkeypatch, capsys):
@@ -130,9 +137,121 @@ def test_interrupted_bench_prints_what_it_measured(tmp_path, monkeypatch, capsys
     assert printed.err == "longshort: interrupted\n"
 
 
-@pytest.mark.parametrize("package", ["tyro", "rich", "matplotlib"])
-def test_missing_package_names_the_extra(package, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("package", "extra"), [("tyro", "train"), ("rich", "train"), ("accelerate", "train"), ("matplotlib", "bench")]
+)
+def test_missing_package_names_the_extra(package, extra, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["demo"]) == 1
     error = capsys.readouterr().err
-    assert error == f"longshort: {package} is not installed; pip install 'longshort[bench]'\n"
+    assert error == f"longshort: {package} is not installed; pip install 'longshort[{extra}]'\n"
+
+
+def test_recipes_are_listed_with_what_comes_out(capsys):
+    assert main(["recipes"]) == 0
+    printed = capsys.readouterr().out
+    assert "charlm.enwik8_small" in printed and "0.99 on test" in printed
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model of a text, trained for a few steps from the command line."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "text.txt").write_bytes(b"the cat sat on the mat, and the rat ran. " * 400)
+    arguments = ["--path", str(folder / "text.txt"), "--preset", "tiny", "--length", "64", "--sequences", "4"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert main(["train", "charlm.text", *arguments, "--steps", "3", "--out", str(folder), "--cpu"]) == 0
+    yield folder / "charlm.text"
+    torch.set_num_threads(threads)
+
+
+def test_a_training_leaves_a_run(trained, capsys):
+    assert {p.name for p in trained.iterdir()} == {"checkpoints", "log.jsonl", "result.json", "run.json", "tensorboard"}
+    again = ["train", "charlm.text", "--path", str(trained.parent / "text.txt"), "--out", str(trained.parent)]
+    assert main([*again, "--steps", "3", "--cpu"]) == 1
+    assert "holds a run already: go on with --resume" in capsys.readouterr().err
+
+
+def test_a_run_can_be_replayed_from_its_record(trained, tmp_path):
+    assert main(["train", "replay", "--record", str(trained / "run.json"), "--out", str(tmp_path), "--cpu"]) == 0
+    results = [
+        json.loads((folder / "charlm.text" / "result.json").read_text()) for folder in (trained.parent, tmp_path)
+    ]
+    assert results[0]["metrics"] == results[1]["metrics"] and results[0]["loss"] == results[1]["loss"]
+
+
+def test_evaluate_says_by_which_protocol(trained, tmp_path, capsys):
+    short = ["--cpu", "--context", "128", "--step", "64"]
+    assert main(["evaluate", str(trained), *short, "--out", str(tmp_path / "a.json")]) == 0
+    printed = capsys.readouterr()
+    assert "the paper's protocol" in printed.err and "128 characters" in printed.err
+    assert [line.split(":")[0] for line in printed.out.splitlines()] == ["dev", "test"]
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert 0 < found["bits_per_character"]["test"] < 9 and "paper's" in found["protocol"]
+    assert main(["evaluate", str(trained), *short, "--protocol", "fast", "--split", "test"]) == 0
+    printed = capsys.readouterr()
+    assert "not the paper's" in printed.err and printed.out.startswith("test: ")
+    assert main(["evaluate", str(trained / "checkpoints" / "step_00000003"), *short, "--split", "dev"]) == 0
+    assert capsys.readouterr().out.startswith("dev: ")
+
+
+def test_evaluate_takes_another_text(trained, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text("something else entirely " * 10)
+    assert main(["evaluate", str(trained), "--cpu", "--text", str(tmp_path / "other.txt")]) == 0
+    assert "(239 characters" in capsys.readouterr().out
+
+
+def test_generate_streams_and_tells_its_speed(trained, capsys, monkeypatch):
+    arguments = ["generate", str(trained), "--count", "20", "--seed", "1", "--cpu"]
+    assert main([*arguments, "--prompt", "the cat"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("the cat") and "20 characters, " in printed.err and "a second" in printed.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat"))
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == printed.out  # the same prompt from standard input, the same seed
+
+
+def test_generate_ends_politely(trained, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        yield ord("x")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terminal, "generate", interrupted)
+    assert main(["generate", str(trained), "--prompt", "a", "--cpu"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "ax\n" and printed.err.startswith("1 characters")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["generate", "nowhere", "--prompt", "a"], "nowhere is not there"),
+        (["generate", "TRAINED", "--prompt", "a", "--temperature", "-1"], "temperature must not be negative"),
+        (["generate", "TRAINED", "--prompt", "a", "--top-p", "2"], "top_p must be"),
+        (["evaluate", "nowhere"], "nowhere is not there"),
+        (["evaluate", "TRAINED", "--step", "0"], "step must lie between"),
+        (["evaluate", "TRAINED", "--text", "nowhere"], "nowhere is not there"),
+        (["train", "charlm.text", "--path", "nowhere"], "nowhere is not there"),
+        (["train", "charlm.text", "--path", "TEXT", "--steps", "0"], "steps must be at least 1"),
+        (["train", "charlm.text", "--path", "TEXT", "--length", "100000"], "too short"),
+        (["train", "replay", "--record", "nowhere.json"], "nowhere.json"),
+        (["analyse", "curves"], "give folders of runs"),
+        (["analyse", "curves", "nowhere"], "no log of a run in nowhere"),
+        (["analyse", "attention"], "give one model"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(arguments, said, trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"TRAINED": str(trained), "TEXT": str(trained.parent / "text.txt")}
+    cpu = [] if arguments[0] == "analyse" else ["--cpu"]
+    assert main([names.get(a, a) for a in arguments] + cpu) == 1
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error
+
+
+def test_analyse_draws(trained, tmp_path, capsys):
+    for what, models in {"visibility": [], "curves": [str(trained)], "attention": [str(trained)]}.items():
+        path = tmp_path / f"{what}.png"
+        assert main(["analyse", what, *models, "--out", str(path)]) == 0
+        assert path.read_bytes().startswith(b"\x89PNG") and str(path) in capsys.readouterr().out

@@ -284,8 +284,9 @@ def chosen(cases: Sequence[Any], only: str) -> list[Any]:
 
 def analyse(
     what: Literal["visibility", "curves", "attention"],
+    models: tuple[str, ...] = (),
     /,
-    *models: str,
+    *,
     out: Path | None = None,
     against: Literal["step", "seconds"] = "step",
     prompt: Path | None = None,

@@ -5,8 +5,10 @@ A model is named by the folder of a run, by that of a checkpoint, or as on the H
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +41,8 @@ def load_model(name: str, device: torch.device | str, which: Literal["best", "la
     path = find_model(name, which)
     if not Path(path).is_dir() and path.count("/") != 1:
         raise FileNotFoundError(f"{name} is not there: give the folder of a run or of a model, or a name on the hub")
-    return CharLM.from_pretrained(path).to(device).eval()
+    with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
+        return CharLM.from_pretrained(path).to(device).eval()
 
 
 def find_run(name: str) -> Run | None:

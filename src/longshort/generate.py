@@ -46,7 +46,6 @@ class Sampling:
         return weights / weights.sum()
 
 
-@torch.no_grad()
 def generate(
     model: nn.Module,
     prompt: bytes,
@@ -64,16 +63,24 @@ def generate(
         raise ValueError("prompt is empty: a model goes on from at least one character")
     if count < 0:
         raise ValueError(f"count must not be negative, got {count}")
-    sampling = sampling or Sampling()
-    device = next(model.parameters()).device
+    if block is not None and block < 1:
+        raise ValueError(f"block must be at least 1, got {block}")
     random = torch.Generator()  # on the CPU, so that a seed means the same for every device
     if seed is None:
         random.seed()
     else:
         random.manual_seed(seed)
+    return _continued(model, prompt, count, sampling or Sampling(), random, block or BLOCK)
+
+
+@torch.no_grad()
+def _continued(
+    model: nn.Module, prompt: bytes, count: int, sampling: Sampling, random: torch.Generator, block: int
+) -> Iterator[int]:
+    device = next(model.parameters()).device
     model.eval()
     caches = None
-    for part in torch.tensor(list(prompt), device=device)[None].split(block or BLOCK, dim=1):
+    for part in torch.tensor(list(prompt), device=device)[None].split(block, dim=1):
         logits, caches = model(part, caches)
     for i in range(count):
         chosen = torch.multinomial(sampling.probabilities(logits[0, -1].cpu()), 1, generator=random)

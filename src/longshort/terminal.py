@@ -69,20 +69,19 @@ def judge(
 def write(name: str, prompt: str, count: int, *, seed: int | None, which: Which, cpu: bool, **sampling: Any) -> None:
     """Print the prompt and what follows it, as it comes; then, on stderr, the speed."""
     chosen = Sampling(**sampling)
-    processes = Processes("auto", cpu=cpu)
-    model = load_model(name, processes.device, which)
+    device = torch.device("cuda" if torch.cuda.is_available() and not cpu else "cpu")
+    model = load_model(name, device, which).to(torch.bfloat16 if device.type == "cuda" else torch.float32)
     text = prompt.encode(errors="surrogateescape") or b"\n"
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
     sys.stdout.write(prompt)
     done, began = 0, time.monotonic()
     try:
-        with processes.autocast():
-            for byte in generate(model, text, count, chosen, seed=seed, block=model.config.memory):
-                if done == 0:
-                    began = time.monotonic()  # reading the prompt is not writing
-                sys.stdout.write(characters.decode(bytes([byte])))
-                sys.stdout.flush()
-                done += 1
+        for byte in generate(model, text, count, chosen, seed=seed, block=model.config.memory):
+            if done == 0:
+                began = time.monotonic()  # reading the prompt is not writing
+            sys.stdout.write(characters.decode(bytes([byte])))
+            sys.stdout.flush()
+            done += 1
     except KeyboardInterrupt:
         pass
     seconds = time.monotonic() - began

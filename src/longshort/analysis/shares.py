@@ -26,7 +26,8 @@ def shares_of_rows(model: nn.Module, tokens: Tensor, *rest: Any) -> list[Tensor]
         q, k, _, k_global, _, _ = layer.inputs(x, cache)
         length = x.shape[1] if cache is None else cache.length + x.shape[1]
         ones = torch.ones_like(k_global)  # values of 1 for rows and 0 for keys: what comes out is the rows' part
-        out = layer.attend(q, k, torch.zeros_like(k), k_global, ones, length)  # [B, H, N, D]
+        tables = layer.tables(cache, k_global.shape[2], q.dtype)
+        out = layer.attend(q, k, torch.zeros_like(k), k_global, ones, length, tables)  # [B, H, N, D]
         found.append(out[..., 0].float().mean(dim=0).T)
 
     layers = [m for m in model.modules() if isinstance(m, CausalLongShortAttention)]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from longshort.geometry import Causal
+from longshort.ops import RelativePositions
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,7 @@ class CausalCache:
     logits: Tensor  # [B, P, H·R], projection logits of the tokens of the unfinished segment
     length: int  # tokens of the text so far, those no longer kept included
     geometry: Causal  # of the layer
+    tables: RelativePositions | None = None  # of positions, where no gradient is wanted
 
     @property
     def batch(self) -> int:
@@ -41,7 +43,7 @@ class CausalCache:
 
     def to(self, *args: Any, **kwargs: Any) -> CausalCache:
         """On another device or in another dtype, as Tensor.to."""
-        return self._map(lambda t: t.to(*args, **kwargs))
+        return replace(self._map(lambda t: t.to(*args, **kwargs)), tables=None)  # which are made anew there
 
     def last(self, memory: int | None) -> CausalCache:
         """What is left when only rows of the last `memory` tokens, in whole segments, are kept; None: all are.
@@ -57,11 +59,10 @@ class CausalCache:
             rows = min(rows, memory // g.segment * g.rank)
         step = g.segment if g.kind == "sliding" else math.lcm(g.segment, g.window)  # where windows start
         needed = max(self.k.shape[2], rows // max(g.rank, 1) * g.segment + self.length % g.segment)
-        first = self.k_global.shape[2] - rows
         return replace(
             self,
-            k_global=self.k_global[:, :, first:].contiguous(),
-            v_global=self.v_global[:, :, first:].contiguous(),
+            k_global=newest(self.k_global, rows),
+            v_global=newest(self.v_global, rows),
             length=self.length - (self.length - needed) // step * step,
         )
 
@@ -72,11 +73,20 @@ class CausalCache:
         return self._map(lambda t: t.index_select(0, index))
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("length", "geometry")}
+        others = ("length", "geometry", "tables")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
 
     def _map(self, f: Any) -> CausalCache:
         return replace(self, **{name: f(t) for name, t in self._tensors().items()})
 
 
-torch.serialization.add_safe_globals([CausalCache, Causal])  # torch.load takes a saved cache as it is
+def newest(t: Tensor, rows: int) -> Tensor:
+    """The last rows of [B, H, any, D]: the tensor itself or a copy, never a view, which would keep the others alive and
+    for which compiled code is made anew."""
+    return t if t.shape[2] == rows else t[:, :, t.shape[2] - rows :].clone(memory_format=torch.contiguous_format)
+
+
+torch.serialization.add_safe_globals(
+    [CausalCache, Causal, RelativePositions]
+)  # torch.load takes a saved cache as it is
 torch.export.register_dataclass(CausalCache, serialized_type_name="longshort.CausalCache")  # a tree of tensors

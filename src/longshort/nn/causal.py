@@ -5,6 +5,7 @@ B batch, N tokens, C width, H heads, D head width, R rank.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -15,7 +16,9 @@ from longshort.nn.attention import Projections
 from longshort.nn.cache import CausalCache
 from longshort.nn.fused import fusible, run_fused
 from longshort.nn.positions import RotaryPositions, TransformerXLPositions
-from longshort.ops import Implementation, dynamic_projection, long_short_attention
+from longshort.ops import Implementation, RelativePositions, dynamic_projection, long_short_attention
+
+ROOM = 256  # rows that kept tables grow by at a time
 
 
 class CausalLongShortAttention(Projections):
@@ -65,8 +68,25 @@ class CausalLongShortAttention(Projections):
             return self.run_fused(x)
         q, k, v, k_global, v_global, logits = self.inputs(x, cache)
         length = x.shape[1] if cache is None else cache.length + x.shape[1]
-        y = self.attend(q, k, v, k_global, v_global, length)
-        return self.out(self.merge(y)), self.remember(k, v, k_global, v_global, logits, length)
+        tables = self.tables(cache, k_global.shape[2], q.dtype)
+        y = self.attend(q, k, v, k_global, v_global, length, tables)
+        made = self.remember(k, v, k_global, v_global, logits, length)
+        if tables is not None and not self.needs_tables_anew():
+            made = replace(made, tables=tables)
+        return self.out(self.merge(y)), made
+
+    def tables(self, cache: CausalCache | None, rows: int, dtype: torch.dtype) -> RelativePositions | None:
+        """Of positions. A text that is read token by token needs the same ones every time, and they cost more than all
+        the rest: without gradients they stay with the cache, which is of the same weights."""
+        if self.positions is None or self.needs_tables_anew():
+            return None if self.positions is None else self.positions(self.geometry.span, rows, dtype)
+        known = None if cache is None else cache.tables
+        if known is None or known.rows.shape[1] < rows or known.rows.dtype != dtype:
+            known = self.positions(self.geometry.span, -(-rows // ROOM) * ROOM, dtype)
+        return known
+
+    def needs_tables_anew(self) -> bool:
+        return torch.is_grad_enabled() or torch.compiler.is_compiling()
 
     def inputs(self, x: Tensor, cache: CausalCache | None) -> tuple[Tensor, ...]:
         """Queries, keys, values, rows of both, all [B, H, any, D], and the logits of unfinished segments [B, any, H·R];
@@ -90,12 +110,18 @@ class CausalLongShortAttention(Projections):
             v_global = torch.cat([cache.v_global, v_global], dim=2)
         return q, k, v, k_global, v_global, logits
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, k_global: Tensor, v_global: Tensor, length: int) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        k_global: Tensor,
+        v_global: Tensor,
+        length: int,
+        positions: RelativePositions | None,
+    ) -> Tensor:
         """The attention of the last queries of `length` tokens, [B, H, N, D]."""
         start = length - q.shape[2]
-        positions = None
-        if self.positions is not None:
-            positions = self.positions(self.geometry.span, k_global.shape[2], q.dtype)
         if self.rotary is not None:
             q, k, k_global = self.rotary(q, k, k_global, self.geometry, start)
         return long_short_attention(

@@ -5,16 +5,12 @@ B batch, H heads, N tokens, R rows, D head width, T distances.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
 from longshort.geometry import Causal
 from longshort.ops import RelativePositions
-
-ROOM = 256  # rows that kept tables grow by at a time
 
 
 def exact(device: torch.device) -> torch.dtype:
@@ -44,21 +40,9 @@ class TransformerXLPositions(nn.Module):
         self.rows = nn.Linear(width, width)
         self.content_bias = nn.Parameter(torch.zeros(heads, width // heads))
         self.position_bias = nn.Parameter(torch.zeros(heads, width // heads))
-        self.kept: tuple[Any, RelativePositions] | None = None
 
     def forward(self, span: int, rows: int, dtype: torch.dtype) -> RelativePositions:
         """Tables for distances 0 to span - 1 between tokens and 0 to rows - 1 between rows."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self.tables(span, rows, dtype)
-        # A text that is read token by token needs the same tables every time; they cost more than all the rest.
-        weights = (self.local.weight, self.rows.weight, self.rows.bias, self.content_bias, self.position_bias)
-        versions = [(t.device, t.data_ptr(), None if t.is_inference() else t._version) for t in weights]
-        key = (span, dtype, versions)
-        if self.kept is None or self.kept[0] != key or self.kept[1].rows.shape[1] < rows:
-            self.kept = key, self.tables(span, -(-rows // ROOM) * ROOM, dtype)
-        return self.kept[1]
-
-    def tables(self, span: int, rows: int, dtype: torch.dtype) -> RelativePositions:
         weight = self.local.weight
         known = sinusoids(torch.arange(max(span, rows), device=weight.device), self.width).to(weight.dtype)
         local, distant = self.local(known[:span]), self.rows(known[:rows])
@@ -81,8 +65,10 @@ class RotaryPositions(nn.Module):
         n, keys, rows = q.shape[2], k.shape[2], k_global.shape[2]
         turned = turns(q, n - keys, 1, keys)
         spacing = geometry.segment / max(geometry.rank, 1)
-        first = geometry.rows_before(start + n) - rows
-        row_turns = turns(q, (first + 0.5) * spacing - 0.5 - start, spacing, rows)
+        first = (
+            geometry.rows_before(start + n) - rows - geometry.rows_before(start)
+        )  # from the first query's segment on
+        row_turns = turns(q, (first + 0.5) * spacing - 0.5 - start % geometry.segment, spacing, rows)
         return rotated(q, turned[:, keys - n :]), rotated(k, turned), rotated(k_global, row_turns)
 
 

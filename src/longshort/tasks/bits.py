@@ -103,6 +103,8 @@ def bits(
     """
     if len(text) < 2:
         raise ValueError(f"text of {len(text)} bytes has nothing to predict")
+    if block is not None and block < 1:
+        raise ValueError(f"block must be at least 1, got {block}")
     device = next(model.parameters()).device
     block = block or BLOCK
     mine = protocol.spans(len(text) - 1)[part::parts]

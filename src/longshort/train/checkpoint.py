@@ -55,11 +55,10 @@ class Checkpoints:
 
     @contextmanager
     def guarded(self, step: int) -> Iterator[None]:
-        """Turns what a disk can say into words, and removes what was written of checkpoint `step`."""
+        """Turns what a disk can say into words."""
         try:
             yield
         except OSError as error:
-            shutil.rmtree(self.unfinished(step), ignore_errors=True)
             last = self.last()
             left = "no earlier one is there" if last is None else f"the one before it, {last}, is intact"
             raise CheckpointError(
@@ -70,8 +69,7 @@ class Checkpoints:
     def begin(self, step: int) -> Path:
         """An empty folder to write into."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for old in self.folder.glob("unfinished_*"):  # of a run that was killed
-            shutil.rmtree(old)
+        self.tidy()
         self.unfinished(step).mkdir()
         return self.unfinished(step)
 
@@ -79,17 +77,29 @@ class Checkpoints:
         """Give the folder its name, once all is on the disk; then forget what is too old."""
         folder, path = self.unfinished(step), self.path(step)
         files = {p.name: checksum(p) for p in sorted(folder.iterdir())}
-        write(folder / META, lambda f: f.write(json.dumps({**about, "step": step, "files": files}, indent=1).encode()))
+        facts = {**about, "step": step, "files": files}
+        facts["facts"] = checksum_of(facts)
+        write(folder / META, lambda f: f.write(json.dumps(facts, indent=1).encode()))
         flush_folder(folder)
         if path.exists():  # the same step of a run that went on from an earlier checkpoint
             shutil.rmtree(path)
         os.rename(folder, path)
         flush_folder(self.folder)
-        kept = {self.path(s) for s in self.steps()[-KEPT:]} | {path, self.best()}
+        self.tidy()
+        return path
+
+    def abandon(self, step: int) -> None:
+        """Remove what was written of a checkpoint that cannot be finished."""
+        shutil.rmtree(self.unfinished(step), ignore_errors=True)
+
+    def tidy(self) -> None:
+        """Remove what a killed run left unfinished, and what is too old."""
+        kept = {self.path(s) for s in self.steps()[-KEPT:]} | {self.best()}
         for s in self.steps():
             if self.path(s) not in kept:
-                shutil.rmtree(self.path(s), ignore_errors=True)
-        return path
+                os.rename(self.path(s), self.unfinished(s))  # what is gone in part has no complete name
+        for old in self.folder.glob("unfinished_*"):
+            shutil.rmtree(old)
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -97,10 +107,12 @@ def read_about(path: Path) -> dict[str, Any]:
     advice = f"Remove {path}, and --resume goes on from the checkpoint before it."
     try:
         about: dict[str, Any] = json.loads((path / META).read_text())
-        files = about["files"]
-    except (OSError, ValueError, KeyError) as error:
+        whole = about.pop("facts") == checksum_of(about)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"checkpoint {path} is corrupt: {META} cannot be read ({error}). {advice}") from None
-    for name, expected in files.items():
+    if not whole:
+        raise CheckpointError(f"checkpoint {path} is corrupt: {META} is not what was written. {advice}")
+    for name, expected in about["files"].items():
         try:
             found = checksum(path / name)
         except OSError as error:
@@ -115,12 +127,21 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def checksum_of(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """A file, on the disk when this returns."""
-    with path.open("wb") as f:
-        fill(f)
-        f.flush()
-        os.fsync(f.fileno())
+    try:
+        with path.open("wb") as f:
+            fill(f)
+            f.flush()
+            os.fsync(f.fileno())
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # what the disk said, before torch.save fell over it
+            raise error.__context__ from None
+        raise
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class TrainingError(RuntimeError):
     """Says what happened, what is left, and what to do."""
@@ -17,3 +21,15 @@ class DivergedError(TrainingError):
 
 class StoppedError(TrainingError):
     """Someone stopped the run, which was saved."""
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns what a disk can say into words."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(
+            f"cannot write in {folder}: {error.strerror or error}. "
+            "Make room or give another folder, then go on with --resume."
+        ) from error

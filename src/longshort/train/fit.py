@@ -14,15 +14,16 @@ from accelerate.utils import set_seed
 from rich.console import Console
 from torch import Tensor, nn
 
+from longshort.replay import Step
 from longshort.train.checkpoint import Checkpoints, write_whole
-from longshort.train.errors import DivergedError, StoppedError, TrainingError
-from longshort.train.graph import Graphed, Pass
+from longshort.train.errors import CheckpointError, DivergedError, StoppedError, TrainingError, writing
+from longshort.train.graph import Gradients
 from longshort.train.interrupt import Stop
 from longshort.train.log import Log, clock
 from longshort.train.optimizer import set_rate
 from longshort.train.processes import Parallel, Processes
 from longshort.train.run import Run, as_json
-from longshort.train.state import load_state, load_weights, save_state
+from longshort.train.state import load_state, load_weights, random_states, save_state, set_random_states
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ def train(
     resume: go on from the last checkpoint; what is finished is not done again, and what was not begun is begun.
     """
     console = console or Console(stderr=True)
-    for each in run.chain:
-        loop = Loop(each, out, resume=resume, cpu=cpu, parallel=parallel, console=console)
-        result = loop.go()
+    with Stop() as stop:  # one for all, so that a wish in the last step of a run stops the next
+        for each in run.chain:
+            loop = Loop(each, out, resume=resume, cpu=cpu, parallel=parallel, console=console)
+            result = loop.go(stop)
     return result
 
 
@@ -69,7 +71,6 @@ class Loop:
         start = self.checkpoints.last()
         if start is not None and not resume:
             raise TrainingError(f"{self.folder} holds a run already: go on with --resume, or give another --out")
-        self.prepare_folder()
 
         set_seed(run.seed)  # the same weights in every process
         model = run.model.build()
@@ -82,10 +83,10 @@ class Loop:
             model.compile()
         self.model = self.processes.spread(model)
         self.optimizer = run.optimizer.build(model)
-        self.compute: Pass = self.forward_backward
+        self.compute: Step = self.forward_backward
         alone = self.processes.device.type == "cuda" and self.parts == 1
         if run.graph and alone:
-            self.compute = Graphed(self.forward_backward, model)
+            self.compute = Gradients(self.forward_backward, model)
         set_seed(run.seed + 1 + self.processes.index)  # other dropout in every process
 
         self.step = 0
@@ -98,35 +99,33 @@ class Loop:
         self.seconds = 0.0
         if start is not None:
             self.load(start)
+        self.prepare_folder()
 
     def prepare_folder(self) -> None:
         """Fails now rather than at the first checkpoint."""
         if not self.processes.first:
             return
         record = json.dumps(as_json(self.run), indent=1)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(self.folder):
+            self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.tidy()
             write_whole(self.folder / "run.json", record.encode())
-        except OSError as error:
-            raise TrainingError(f"cannot write in {self.folder}: {error.strerror or error}") from error
 
-    def go(self) -> Result:
-        run = self.run
-        quiet = not self.processes.first
-        if self.step == run.steps:
-            if not quiet:
-                self.console.print(f"{run.name} was finished before, in {self.folder}", highlight=False)
-            return self.result()
-        log = Log(self.folder, run.name, run.steps, step=self.step, quiet=quiet, console=self.console)
-        try:
-            with Stop() as stop:
+    def go(self, stop: Stop) -> Result:
+        run, first = self.run, self.processes.first
+        if self.step < run.steps:
+            log = Log(self.folder, run.name, run.steps, step=self.step, quiet=not first, console=self.console)
+            try:
                 self.loop(log, stop)
-        finally:
-            log.close()
+            finally:
+                log.close()
+        elif first:
+            self.console.print(f"{run.name} was finished before, in {self.folder}", highlight=False)
         result = self.result()
-        if self.processes.first:
+        if first:
             facts = {**vars(result), "folder": str(result.folder)}
-            write_whole(self.folder / "result.json", json.dumps(facts, indent=1).encode())
+            with writing(self.folder):
+                write_whole(self.folder / "result.json", json.dumps(facts, indent=1).encode())
         return result
 
     def loop(self, log: Log, stop: Stop) -> None:
@@ -209,11 +208,14 @@ class Loop:
         """Whether the model is better than it was."""
         task, processes = self.run.task, self.processes
         self.model.eval()
+        states = random_states()
         with (
             processes.autocast(),
-            torch.compiler.set_stance("force_eager"),
-        ):  # other shapes, seldom: not worth compiling
-            means = task.evaluate(processes.bare(self.model), processes.index, processes.count)
+            processes.whole(self.model) as model,
+            torch.compiler.set_stance("force_eager"),  # other shapes, seldom: not worth compiling
+        ):
+            means = task.evaluate(model, processes.index, processes.count)
+        set_random_states(states)  # how often a run is evaluated does not change it
         names = sorted(means)
         totals = processes.total([number for name in names for number in means[name]])
         self.metrics = {name: totals[2 * i] / totals[2 * i + 1] for i, name in enumerate(names)}
@@ -224,9 +226,9 @@ class Loop:
         return better
 
     def save(self) -> None:
-        finite = all(torch.isfinite(t) for t in torch._foreach_norm([p.detach() for p in self.model.parameters()]))
-        if self.processes.any(not finite):
-            raise self.diverged("weights are no numbers any more")
+        norms = torch._foreach_norm([p.detach() for p in self.model.parameters()])
+        if self.processes.any(not all(torch.isfinite(t) for t in (self.loss_sum, *norms))):
+            raise self.diverged("the loss or weights are no numbers any more")
         own = dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
         about = dict(
             run=self.run.name,
@@ -243,6 +245,11 @@ class Loop:
         self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
         self.best_step, self.best, self.last_loss = about["best_step"] or 0, about["best"], about["last_loss"]
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
+        if len(self.carries) != self.run.accumulate:
+            raise CheckpointError(
+                f"checkpoint {path} is of a run with accumulate {len(self.carries)}, and now it is "
+                f"{self.run.accumulate}: each part of a batch has its own part of the text"
+            )
         if self.step > self.run.steps:
             raise TrainingError(f"{path} is of step {self.step:,}, and the run has {self.run.steps:,} steps")
 

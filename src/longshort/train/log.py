@@ -10,6 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from longshort.train.checkpoint import write_whole
+from longshort.train.errors import writing
+
 LOG = "log.jsonl"
 
 
@@ -23,13 +26,15 @@ class Log:
         self.bar: Progress | None = None
         if quiet:
             return
-        forget_after(folder / LOG, step)
+        with writing(folder):
+            forget_after(folder / LOG, step)
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             console.print("tensorboard is not installed: curves go to log.jsonl alone")
         else:
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+            with writing(folder):
+                self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         if console.is_terminal:
             text = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[told]}", markup=False)
             self.bar = Progress(text[0], BarColumn(bar_width=20), text[1], TimeRemainingColumn(), console=console)
@@ -40,11 +45,13 @@ class Log:
         """Note the numbers of a step, for good."""
         if self.quiet:
             return
-        with (self.folder / LOG).open("a") as f:
-            f.write(json.dumps({"step": step, **numbers}) + "\n")
-        for name, number in numbers.items():
+        with writing(self.folder):
+            with (self.folder / LOG).open("a") as f:
+                f.write(json.dumps({"step": step, **numbers}) + "\n")
             if self.writer is not None:
-                self.writer.add_scalar(name, number, step)
+                for name, number in numbers.items():
+                    self.writer.add_scalar(name, number, step)
+                self.writer.flush()  # what is left in memory, a kill would take
 
     def progress(self, step: int, told: str) -> None:
         """Show how far the run is."""
@@ -64,7 +71,8 @@ class Log:
         if self.bar is not None:
             self.bar.stop()
         if self.writer is not None:
-            self.writer.close()
+            with writing(self.folder):
+                self.writer.close()
 
 
 def clock(seconds: float) -> str:
@@ -87,7 +95,5 @@ def read_log(folder: Path) -> list[dict[str, float]]:
 
 def forget_after(path: Path, step: int) -> None:
     """What a killed run noted after its last checkpoint will be noted again."""
-    from longshort.train.checkpoint import write_whole
-
     kept = [line for line in read_log(path.parent) if line["step"] <= step]
     write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -25,9 +25,12 @@ class Processes:
         if precision == "auto":
             precision = "bf16" if gpu and torch.cuda.is_bf16_supported() else "fp32"
         self.precision = precision
-        self.accelerator = Accelerator(mixed_precision="bf16" if precision == "bf16" else "no", cpu=cpu)
+        # Precision is ours to choose: an Accelerator keeps that of the first run for all others of a process.
+        self.accelerator = Accelerator(mixed_precision="no", cpu=cpu)
         self.sharded = parallel == "fsdp" or self.accelerator.distributed_type == DistributedType.FSDP
         self.device = self.accelerator.device
+        if self.device.type == "cpu":
+            self.device = torch.device("cpu")  # of several processes it is "cpu:0", which torch.load does not know
         self.index, self.count = self.accelerator.process_index, self.accelerator.num_processes
         if self.sharded and self.count == 1:
             raise ValueError("fsdp divides a model over processes, and there is one: start it with torchrun")
@@ -55,8 +58,24 @@ class Processes:
         """The model itself, whatever it was wrapped in."""
         return self.accelerator.unwrap_model(model, keep_torch_compile=True)
 
+    @contextmanager
+    def whole(self, model: nn.Module) -> Iterator[nn.Module]:
+        """The model itself with all its weights, so that processes need not call it equally often."""
+        if self.sharded:
+            from torch.distributed.fsdp import FSDPModule
+
+            shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
+            for shard in shards:
+                shard.set_reshard_after_forward(False, recurse=False)
+                shard.unshard()
+        yield self.bare(model)
+        if self.sharded:
+            for shard in shards:
+                shard.set_reshard_after_forward(shard is not model, recurse=False)  # torch's own choice
+                shard.reshard()
+
     def autocast(self) -> AbstractContextManager[Any]:
-        return self.accelerator.autocast()
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def accumulating(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         """Around a backward pass: gradients go to the other processes only after the last part of a batch."""

@@ -49,8 +49,10 @@ class Run:
             raise ValueError(f"precision must be 'auto', 'fp32' or 'bf16', got {self.precision!r}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be above 0, got {self.clip}")
-        if not self.name or any(c in self.name for c in "/\\"):
+        if self.name in ("", ".", "..") or any(c in self.name for c in "/\\"):
             raise ValueError(f"name must be usable as the name of a folder, got {self.name!r}")
+        if self.starts_from and self.name in (run.name for run in self.starts_from.chain):
+            raise ValueError(f"a run and one it starts from are both named {self.name!r}: each needs its own folder")
 
     @property
     def chain(self) -> tuple[Run, ...]:
@@ -67,6 +69,10 @@ def as_json(value: Any) -> Any:
         return {"type": "path", "path": str(value)}
     if isinstance(value, tuple | list):
         return [as_json(v) for v in value]
+    if not (value is None or isinstance(value, bool | int | float | str)):
+        raise ValueError(
+            f"a run is made of dataclasses, paths, tuples, numbers and strings; {value!r} is none of these"
+        )
     return value
 
 
@@ -80,7 +86,10 @@ def from_json(value: Any) -> Any:
     if kind == "path":
         return Path(value["path"])
     module, _, name = kind.partition(":")
-    made = getattr(import_module(module), name, None) if module.split(".")[0] == "longshort" else None
+    try:
+        made = getattr(import_module(module), name, None) if module.split(".")[0] == "longshort" else None
+    except ImportError:
+        made = None
     if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
         raise ValueError(f"a run is made of longshort's dataclasses, and {kind!r} is none")
     known = {f.name for f in fields(made)}

@@ -68,7 +68,11 @@ def save_state(
         except CheckpointError as error:
             failure = error
         if processes.any(failure is not None):
-            raise failure or CheckpointError(f"another process could not write the checkpoint of step {step}")
+            if processes.first:
+                to.abandon(step)  # not sooner: another process may be writing into it
+            raise failure or CheckpointError(
+                f"another process could not write the checkpoint of step {step} in {folder}"
+            )
 
     first = processes.first
     together(*([lambda: to.begin(step)] if first else []))
