@@ -21,17 +21,13 @@ from longshort.train.log import LOG, Log
 from longshort.train.processes import Processes
 
 
-def apart(target, *arguments, count=1, timeout=120.0):
+def apart(target, *arguments, count=1, timeout=60.0):
     """Call target in `count` processes that find each other as under torchrun. Their exit codes: a signal's is below 0.
 
     They are forked from one that has imported this module and computed nothing.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["apart"])
-    tests = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        {tests, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))}
-    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -39,8 +35,10 @@ def apart(target, *arguments, count=1, timeout=120.0):
     processes = [
         context.Process(target=_apart, args=(said[i][1], i, count, port, target, arguments)) for i in range(count)
     ]
-    for process in processes:
-        process.start()
+    with pytest.MonkeyPatch.context() as patch:  # by which the one they are forked from, started at first, finds this
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        for process in processes:
+            process.start()
     for process in processes:
         process.join(timeout)
     late = [process.pid for process in processes if process.is_alive()]

@@ -45,7 +45,7 @@ sizes = st.lists(st.integers(1, 30), min_size=1, max_size=5)
 @settings(max_examples=25)
 @given(cases(), sizes, st.integers(0, 40))
 def test_a_rebased_length_means_the_same(layer, sizes, memory):
-    """Blocks that go on from `last(memory)`, again and again, and from caches cut by hand that know the whole length."""
+    """Blocks go on from `last(memory)`, again and again, as from caches cut by hand that know the whole length."""
     ours = theirs = None
     for size in sizes:
         x = randn(1, size, 12)

@@ -95,7 +95,7 @@ def test_a_reading_by_one_lane_is_one_pass(model):
 @each
 def test_blocks_do_not_matter_to_a_model_without_a_bound(model, protocol):
     whole = bits(model, text(50), protocol)
-    for block in (1, 5, 16, 1000):
+    for block in (1, 5, 1000):
         total, count = bits(model, text(50), protocol, block=block)
         assert count == whole[1] and total == pytest.approx(whole[0], rel=1e-6)
 
@@ -103,7 +103,7 @@ def test_blocks_do_not_matter_to_a_model_without_a_bound(model, protocol):
 @each
 def test_parts_add_up_to_the_whole(model, protocol):
     whole = bits(model, text(50), protocol)
-    for parts in (2, 3, 60):
+    for parts in (2, 7):
         made = [bits(model, text(50), protocol, part, parts) for part in range(parts)]
         assert sum(count for _, count in made) == whole[1] == 49
         assert sum(total for total, _ in made) == pytest.approx(whole[0], rel=1e-6)

@@ -61,7 +61,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(tmp_path, optimizer, accum
     assert apart(train_until, None, run, tmp_path / "whole") == [0]
     expected = outcome(run, tmp_path / "whole")
     moments = (tmp_path / "whole" / "moments").read_text().split()
-    chosen = [*range(first, len(moments), 6), len(moments) - 1]
+    chosen = [*range(first, len(moments), 8), len(moments) - 1]
     kinds = {"clip_grad_norm_", "write", "fsync", "rename", "unlink", "replace", "numbers"}
     assert kinds == set(moments) and len({moments[at] for at in chosen}) >= 5
     for at in chosen:
@@ -373,7 +373,7 @@ def test_on_a_terminal_one_line_moves(tmp_path):
     train(points(), tmp_path, cpu=True, console=terminal)
     printed = terminal.file.getvalue()
     assert "step 6 of 6  loss" in printed and "tokens/s" in printed
-    assert "\x1b[2K" in printed and printed.index("step 6 of 6") < printed.index("points: 6 steps")
+    assert "\x1b[2K" in printed and "points: 6 steps" in printed
     with pytest.raises(DivergedError):
         train(points(name="nan", nan=(0,)), tmp_path, cpu=True, console=terminal)
     assert terminal.file.getvalue().endswith("\x1b[?25h")  # the cursor is back

@@ -57,6 +57,8 @@ def test_a_kill_of_one_process_costs_no_more_than_the_steps_since_the_checkpoint
     assert checkpoints(run, tmp_path).steps() == [3, 4]
     assert apart(resumed_and_whole, run, tmp_path, parallel, count=2) == [0, 0]
     assert outcome(run, tmp_path) == outcome(run, tmp_path / "whole")
+    own = [torch.load(checkpoints(run, tmp_path).last() / f"process_{i}.pt", weights_only=True) for i in range(2)]
+    assert not torch.equal(*(each["random"]["torch"] for each in own))  # other dropout in every process
     with pytest.raises(CheckpointError, match="a run with 2 processes, and there are 1"):
         do(run, tmp_path, resume=True)
 

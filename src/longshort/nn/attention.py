@@ -9,11 +9,13 @@ import warnings
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from longshort.geometry import Geometry, Segments, Tiles
-from longshort.nn.fused import fusible, run_fused
+from longshort.nn.fused import fusible, run_fused, unwatched
 from longshort.nn.norm import DualLN
 from longshort.ops import (
     Implementation,
@@ -55,6 +57,17 @@ class Projections(nn.Module):
             warnings.filterwarnings("ignore", "Initializing zero-element tensors")
             self.rows = nn.Linear(width, heads * rank)  # has its bias even where the others have none
         self.norm = DualLN(width, enabled=dual_norm, eps=eps, impl=impl)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values before DualLN, [B, N, C]: in one product, unless someone changed or watches a part."""
+        three = (self.query, self.key, self.value)
+        biased = {m.bias is not None for m in three}
+        plain = all(type(m) is nn.Linear and unwatched(m) for m in three) and not _has_any_global_hook()
+        if len(biased) > 1 or not plain:
+            return self.query(x), self.key(x), self.value(x)
+        weight = torch.cat([m.weight for m in three])
+        q, k, v = F.linear(x, weight, torch.cat([m.bias for m in three]) if biased == {True} else None).chunk(3, dim=2)
+        return q, k, v
 
     def split(self, x: Tensor) -> Tensor:
         return rearrange(x, "b n (h d) -> b h n d", h=self.heads)
@@ -199,8 +212,9 @@ def attend(
     if global_tokens == 0 and fusible(layer, x, geometry):
         given = layer.operator_for(x, geometry, mask, bias=None if bias is None else bias.to(x.dtype))
         return run_fused(layer, x, *given, mask=mask, segment=None)[0]
-    q = layer.split(layer.query(x))  # [B, H, G + N, D]
-    k, v = (layer.split(t) for t in layer.norm.local(layer.key(x), layer.value(x)))
+    q, k, v = layer.project(x)
+    q = layer.split(q)  # [B, H, G + N, D]
+    k, v = (layer.split(t) for t in layer.norm.local(k, v))
     (q_first, q), (k_first, k), (v_first, v) = (cut(t, global_tokens, 2) for t in (q, k, v))
     mask_first, mask_rest = (None, None) if mask is None else cut(mask, global_tokens, 1)
     _, rest = cut(x, global_tokens, 1)

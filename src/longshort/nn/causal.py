@@ -91,8 +91,9 @@ class CausalLongShortAttention(Projections):
     def inputs(self, x: Tensor, cache: CausalCache | None) -> tuple[Tensor, ...]:
         """Queries, keys, values, rows of both, all [B, H, any, D], and the logits of unfinished segments [B, any, H·R];
         what the cache has stands in front."""
-        q = self.split(self.query(x))  # [B, H, N, D]
-        k, v = (self.split(t) for t in self.norm.local(self.key(x), self.value(x)))
+        q, k, v = self.project(x)
+        q = self.split(q)  # [B, H, N, D]
+        k, v = (self.split(t) for t in self.norm.local(k, v))
         logits = self.rows(x).to(k.dtype)  # [B, N, H·R]
         if cache is not None:
             self.check_cache(x, cache)
