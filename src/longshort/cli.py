@@ -322,6 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from tyro.extras import subcommand_cli_from_dict
 
     from longshort.train.errors import StoppedError, TrainingError
+    from longshort.train.processes import leave
 
     commands: dict[str, Callable[..., Any]] = {
         "demo": demo,
@@ -338,6 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments = arguments[1:]
     try:
         subcommand_cli_from_dict(commands, prog=prog, description=description, args=arguments)
+        leave()
     except KeyboardInterrupt:
         return refuse("interrupted", 130)
     except StoppedError as error:

@@ -59,7 +59,7 @@ class Projections(nn.Module):
         self.norm = DualLN(width, enabled=dual_norm, eps=eps, impl=impl)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values before DualLN, [B, N, C]: in one product, unless someone changed or watches a part."""
+        """Queries, keys and values before DualLN, [B, N, C]; in one product, unless someone watches or changed one."""
         three = (self.query, self.key, self.value)
         biased = {m.bias is not None for m in three}
         plain = all(type(m) is nn.Linear and unwatched(m) for m in three) and not _has_any_global_hook()

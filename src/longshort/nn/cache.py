@@ -58,7 +58,7 @@ class CausalCache:
                 raise ValueError(f"memory must not be negative, got {memory}")
             rows = min(rows, memory // g.segment * g.rank)
         step = g.segment if g.kind == "sliding" else math.lcm(g.segment, g.window)  # where windows start
-        needed = max(self.k.shape[2], rows // max(g.rank, 1) * g.segment + self.length % g.segment)
+        needed = max(self.k.shape[2], rows // max(g.rank, 1) * g.segment)
         return replace(
             self,
             k_global=newest(self.k_global, rows),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from longshort.train import Run
 
 
-def adjusted(run: Run, **changes: Any) -> Run:
-    """The run, and those it starts from, with the fields given that are not None."""
-    before = None if run.starts_from is None else adjusted(run.starts_from, **changes)
-    return replace(run, starts_from=before, **{name: value for name, value in changes.items() if value is not None})
+def adjusted(run: Run, *, steps: int | None = None, **changes: Any) -> Run:
+    """The run, and those it starts from, with the fields given that are not None; the warm-up is shortened or
+    lengthened as the steps are."""
+    before = None if run.starts_from is None else adjusted(run.starts_from, steps=steps, **changes)
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if steps is not None:
+        warmup = math.ceil(run.schedule.warmup * steps / run.steps)
+        changes |= dict(steps=steps, schedule=replace(run.schedule, warmup=max(warmup, 0)))
+    return replace(run, starts_from=before, **changes)

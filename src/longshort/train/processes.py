@@ -101,8 +101,8 @@ class Processes:
         """Whether it is so in any process. All must ask at the same time."""
         return self.total([float(here)])[0] > 0
 
-    def wait(self) -> None:
-        self.accelerator.wait_for_everyone()
 
-    def end(self) -> None:
-        self.accelerator.end_training()
+def leave() -> None:
+    """The other processes, when all is done."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
