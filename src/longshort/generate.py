@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from longshort.replay import Replay
+
 BLOCK = 4_096  # of the prompt that is read at once, unless less is asked for
 
 
@@ -79,6 +81,7 @@ def _continued(
 ) -> Iterator[int]:
     device = next(model.parameters()).device
     model.eval()
+    step = Replay(model) if device.type == "cuda" else model  # full caches come in few shapes
     caches = None
     for part in torch.tensor(list(prompt), device=device)[None].split(block, dim=1):
         logits, caches = model(part, caches)
@@ -86,4 +89,4 @@ def _continued(
         chosen = torch.multinomial(sampling.probabilities(logits[0, -1].cpu()), 1, generator=random)
         yield int(chosen)
         if i + 1 < count:
-            logits, caches = model(chosen[None].to(device), caches)
+            logits, caches = step(chosen[None].to(device), caches)
