@@ -50,7 +50,7 @@ def demo(out: Path, *, console: Console, steps: int | None = None) -> list[Path]
     console.print(f"({len(test):,} bytes of Python's own source files; the compressors start from nothing)")
 
     curve, attention = out / "loss.png", out / "attention.png"
-    others = {name: value for name, value in found.items() if name != "this model"}
+    others = {f"test text, {name}:": value for name, value in found.items()}
     draw_curves({run.name: read_log(out / run.name)}, curve, title="Bits per character while training", lines=others)
     tokens = torch.from_numpy(test[: task.length * 2].copy())[None].long()
     _, caches = model(tokens[:, : task.length])

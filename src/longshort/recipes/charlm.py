@@ -161,17 +161,14 @@ def text(
 def demo() -> Run:
     """A small model of Python's standard library, in about two minutes on two cores."""
     source = FileSource(Path(sysconfig.get_paths()["stdlib"]), "*.py", NOT_STANDARD, dev_share=0.01, test_share=0.01)
-    model = CharLMConfig(layers=3, width=128, heads=4, feedforward=512, window=64, positions="rotary", memory=512)
     return Run(
         name="charlm.demo",
-        model=model,
-        task=LanguageModelling(
-            source, length=512, sequences=8, dev_bytes=40_000, evaluation=Reading(context=2_048, batch=8)
-        ),
-        steps=300,
-        optimizer=Muon(lr=4e-3, rest=AdamW(lr=4e-3, betas=(0.9, 0.98))),
-        schedule=Schedule("linear", warmup=20, hold=0.3),
-        log_every=10,
-        evaluate_every=100,
-        save_every=100,
+        model=CharLMConfig(layers=3, width=128, heads=4, feedforward=512, window=32, positions="rotary", memory=256),
+        task=LanguageModelling(source, 128, 8, dev_bytes=20_000, evaluation=Reading(context=512, batch=8)),
+        steps=1_200,
+        optimizer=Muon(lr=6e-3, rest=AdamW(lr=4e-3, betas=(0.9, 0.98))),
+        schedule=Schedule("linear", warmup=40, hold=0.3),
+        log_every=20,
+        evaluate_every=200,
+        save_every=200,
     )
