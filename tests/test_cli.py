@@ -120,7 +120,7 @@ def test_bench_takes_the_gpu_that_is_there(device, gpu_here, instant, tmp_path, 
 def test_unwritable_folder(command, instant, below_a_file, capsys):
     assert main([*command, "--out", str(below_a_file)]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("longshort: cannot write") and str(below_a_file.parent) in error
+    assert error.startswith("longshort: cannot use") and str(below_a_file.parent) in error
     assert len(error.splitlines()) == 1
 
 
@@ -142,9 +142,14 @@ def test_interrupted_bench_prints_what_it_measured(tmp_path, monkeypatch, capsys
 )
 def test_missing_package_names_the_extra(package, extra, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
-    assert main(["demo"]) == 1
+    assert main(["bench", "attention"]) == 1
     error = capsys.readouterr().err
     assert error == f"longshort: {package} is not installed; pip install 'longshort[{extra}]'\n"
+
+
+def test_what_draws_nothing_needs_no_matplotlib(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["recipes"]) == 0
 
 
 def test_recipes_are_listed_with_what_comes_out(capsys):
@@ -207,7 +212,7 @@ def test_generate_streams_and_tells_its_speed(trained, capsys, monkeypatch):
     assert main([*arguments, "--prompt", "the cat"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("the cat") and "20 characters, " in printed.err and "a second" in printed.err
-    monkeypatch.setattr("sys.stdin", io.StringIO("the cat"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat")))
     assert main(arguments) == 0
     assert capsys.readouterr().out == printed.out  # the same prompt from standard input, the same seed
 

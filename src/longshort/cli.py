@@ -16,7 +16,8 @@ DESCRIPTION = """Long-short attention: train models, judge them, let them write,
 longshort recipes lists what can be trained; longshort COMMAND --help tells what a command takes;
 longshort --version prints the version.
 """
-PACKAGES = {"tyro": "train", "rich": "train", "accelerate": "train", "matplotlib": "bench"}
+PACKAGES = {"tyro": "train", "rich": "train", "accelerate": "train"}
+DRAWING = ("demo", "bench", "analyse")  # commands that need matplotlib too
 
 
 def demo(*, out: Path = Path("out/demo")) -> None:
@@ -186,22 +187,14 @@ def generate(
         which: the best or the last checkpoint of a run
         cpu: leave the GPU alone
     """
+    from longshort.generate import Sampling
     from longshort.terminal import write
 
-    text = prompt
-    if text is None:
-        text = "" if sys.stdin.isatty() else sys.stdin.read()
-    write(
-        model,
-        text,
-        count,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        which=which,
-        cpu=cpu,
-    )
+    if prompt is not None:
+        text = prompt.encode(errors="surrogateescape")
+    else:
+        text = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    write(model, text, count, Sampling(temperature, top_k, top_p), seed=seed, which=which, cpu=cpu)
 
 
 def bench(
@@ -314,7 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments == ["--version"]:
         print(VERSION)
         return 0
-    for package, extra in PACKAGES.items():
+    packages = {**PACKAGES, "matplotlib": "bench"} if arguments[:1] in [[name] for name in DRAWING] else PACKAGES
+    for package, extra in packages.items():
         try:
             import_module(package)
         except ModuleNotFoundError:
@@ -346,8 +340,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return refuse(str(error), 130)
     except (TrainingError, ValueError, FileNotFoundError) as error:
         return refuse(str(error), 1)
+    except BrokenPipeError:  # whoever read has seen enough
+        return 0
     except OSError as error:
-        return refuse(f"cannot write {error.filename}: {error.strerror}" if error.filename else str(error), 1)
+        return refuse(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error), 1)
     return 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import hf_hub_download
 
 from longshort.data.source import CorpusSource
 from longshort.data.splits import Text
@@ -39,8 +40,10 @@ def find_model(name: str, which: Literal["best", "last"] = "best") -> str:
 
 def load_model(name: str, device: torch.device | str, which: Literal["best", "last"] = "best") -> CharLM:
     path = find_model(name, which)
-    if not Path(path).is_dir() and path.count("/") != 1:
+    if not Path(path).is_dir() and (path.count("/") != 1 or Path(path).parent.is_dir()):
         raise FileNotFoundError(f"{name} is not there: give the folder of a run or of a model, or a name on the hub")
+    if not Path(path).is_dir():
+        hf_hub_download(path, "config.json")  # which says what is wrong, where the mixin does not
     with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
         return CharLM.from_pretrained(path).to(device).eval()
 

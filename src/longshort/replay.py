@@ -27,6 +27,7 @@ class Replay:
     def __init__(self, step: Step) -> None:
         self.step = step
         self.stream = torch.cuda.Stream()  # captures happen on a stream of their own, and so does the warming up
+        self.pool = torch.cuda.graph_pool_handle()  # one for all, since one at a time is of use
         self.calls: dict[Any, int] = {}
         self.graphs: dict[Any, Graph] = {}
 
@@ -54,20 +55,26 @@ class Replay:
         return graph.replay(leaves)
 
     def capture(self, leaves: list[Any], tree: TreeSpec) -> Graph:
-        return Graph(self.step, leaves, tree, self.stream)
+        return Graph(self.step, leaves, tree, self.stream, self.pool)
 
 
 class Graph:
     """A step on tensors that stay where they are."""
 
-    def __init__(self, step: Step, leaves: list[Any], tree: TreeSpec, stream: torch.cuda.Stream) -> None:
-        self.inputs = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
+    gradients: list[Tensor | None]  # of a training step, in the memory of the graph
+
+    def __init__(self, step: Step, leaves: list[Any], tree: TreeSpec, stream: torch.cuda.Stream, pool: Any) -> None:
+        inputs = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
+        self.by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}  # so that copies need few launches
+        for i, t in enumerate(inputs):
+            if isinstance(t, Tensor):
+                self.by_dtype.setdefault(t.dtype, []).append((i, t))
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=stream):
-            self.result = step(*tree_unflatten(self.inputs, tree))
+        with torch.cuda.graph(self.graph, stream=stream, pool=pool):
+            self.result = step(*tree_unflatten(inputs, tree))
 
     def replay(self, leaves: list[Any]) -> tuple[Any, Any]:
-        pairs = [(old, new) for old, new in zip(self.inputs, leaves, strict=True) if isinstance(old, Tensor)]
-        torch._foreach_copy_([old for old, _ in pairs], [new for _, new in pairs])
+        for inputs in self.by_dtype.values():
+            torch._foreach_copy_([t for _, t in inputs], [leaves[i] for i, _ in inputs])
         self.graph.replay()
         return self.result

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from rich.console import Console
@@ -49,7 +49,10 @@ def judge(
     model = load_model(name, processes.device, which)
     texts = texts_of(name, split, data, corpus) if text is None else {str(text): open_text(text)}
     protocol = protocol_of(kind, processes.device.type, batch, context, step)
-    console.print(f"{find_model(name, which)}, {processes.precision}, {protocol}", soft_wrap=True, highlight=False)
+    bound = model.config.memory
+    memory = "no bound on the cache" if bound is None else f"read in blocks of {bound:,} with a cache of {bound:,}"
+    told = f"{find_model(name, which)}, {processes.precision}, {protocol}, {memory}"
+    console.print(told, soft_wrap=True, highlight=False)
     found = {}
     for part, content in texts.items():
         began = time.monotonic()
@@ -60,32 +63,46 @@ def judge(
             seconds = time.monotonic() - began
             print(f"{part}: {found[part]:.4f} bits per character ({count:,} characters, {seconds:.0f} s)", flush=True)
     if out is not None and processes.first:
-        facts = {"model": find_model(name, which), "protocol": str(protocol), "precision": processes.precision}
+        facts = {
+            "model": find_model(name, which),
+            "protocol": f"{protocol}, {memory}",
+            "precision": processes.precision,
+        }
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, json.dumps({**facts, "bits_per_character": found}, indent=1).encode())
     return found
 
 
-def write(name: str, prompt: str, count: int, *, seed: int | None, which: Which, cpu: bool, **sampling: Any) -> None:
-    """Print the prompt and what follows it, as it comes; then, on stderr, the speed."""
-    chosen = Sampling(**sampling)
+def write(
+    name: str, prompt: bytes, count: int, sampling: Sampling, *, seed: int | None, which: Which, cpu: bool
+) -> None:
+    """Print the prompt and what follows it, as it comes; then, on stderr, the speed.
+
+    Bytes that make no UTF-8, and characters that the terminal does not have, come out as signs for that.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() and not cpu else "cpu")
-    model = load_model(name, device, which).to(torch.bfloat16 if device.type == "cuda" else torch.float32)
-    text = prompt.encode(errors="surrogateescape") or b"\n"
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    model = load_model(name, device, which).to(torch.bfloat16 if half else torch.float32)
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    sys.stdout.write(prompt)
+
+    def tell(content: bytes, final: bool = False) -> None:
+        encoding = sys.stdout.encoding or "utf-8"
+        text = characters.decode(content, final)
+        sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+        sys.stdout.flush()
+
+    tell(prompt)
     done, began = 0, time.monotonic()
     try:
-        for byte in generate(model, text, count, chosen, seed=seed, block=model.config.memory):
+        for byte in generate(model, prompt or b"\n", count, sampling, seed=seed, block=model.config.memory):
             if done == 0:
                 began = time.monotonic()  # reading the prompt is not writing
-            sys.stdout.write(characters.decode(bytes([byte])))
-            sys.stdout.flush()
+            tell(bytes([byte]))
             done += 1
     except KeyboardInterrupt:
         pass
     seconds = time.monotonic() - began
-    print(characters.decode(b"", final=True), flush=True)
+    tell(b"\n", final=True)
     print(f"{done} characters, {max(done - 1, 0) / max(seconds, 1e-9):.1f} a second", file=sys.stderr)
 
 
@@ -102,7 +119,8 @@ def draw(
     if what == "visibility":
         draw_visibility(out)
     elif what == "curves":
-        logs = {Path(name).name: read_log(Path(name)) for name in names}
+        short = {Path(name).name for name in names}
+        logs = {Path(name).name if len(short) == len(names) else name: read_log(Path(name)) for name in names}
         missing = [name for name in names if not any("loss" in line for line in read_log(Path(name)))]
         if missing or not names:
             raise ValueError(f"no log of a run in {', '.join(missing)}" if names else "give folders of runs to draw")

@@ -183,6 +183,17 @@ def test_compiled_without_graph_breaks(name):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
 
 
+@layers
+def test_compiled_layers_take_the_kernels(name):
+    make, shape, rest = LAYERS[name]
+    compiled = torch.compile(make().to(CUDA), fullgraph=True)
+    output(compiled, randn(*shape), *rest)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        output(compiled, randn(*shape), *rest)
+    wanted = "longshort::causal" if name == "causal" else "longshort::tiles"
+    assert wanted in {event.key for event in profile.key_averages()}
+
+
 @pytest.mark.parametrize("name", ["sequence", "causal"])  # an image smaller than a window has kernels of its own
 def test_a_new_length_compiles_nothing(name):
     from longshort.ops.triton import causal, tiles

@@ -1,6 +1,5 @@
 """Language modelling: lanes in parts, a loss that goes on where the text stopped, bits of the development text."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from longshort.data.source import FileSource
 from longshort.models import CharLMConfig
 from longshort.tasks import LanguageModelling
 from longshort.tasks.bits import Reading, bits
-from longshort.tasks.language import bits_of
 
 TINY = CharLMConfig(layers=2, width=16, heads=2, feedforward=24, window=8, segment=4)
 
@@ -89,4 +87,3 @@ def test_evaluation_can_be_of_less(task, model):
 
 def test_fewer_bits_are_better(task):
     assert task.metric == "bpc" and not task.higher_is_better
-    assert bits_of(math.log(256)) == pytest.approx(8.0)

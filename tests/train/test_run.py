@@ -1,5 +1,6 @@
 """A run is plain data: written down and read back it is the same, and what is not ours is not made."""
 
+import io
 import json
 import re
 import typing
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from training import Points, language, points
 
 from longshort.recipes import RECIPES
-from longshort.train import AdamW, Run, as_json, from_json
+from longshort.train import AdamW, Run, TrainingError, as_json, from_json, train
+from longshort.train.run import differences
 
 ARGUMENTS = {"charlm.text": dict(path=Path("notes.txt"))}
 
@@ -103,3 +106,20 @@ def test_a_chain_is_done_from_its_beginning():
     assert third.chain == (first, second, third) and first.chain == (first,)
     with pytest.raises(ValueError, match="both named 'first'"):
         replace(third, name="first")
+
+
+def test_a_run_goes_on_as_it_began(tmp_path):
+    run = language(tmp_path)
+    console = Console(file=io.StringIO())
+    train(run, tmp_path / "out", cpu=True, console=console)
+    more = replace(run, steps=9, log_every=1)
+    other = replace(more, optimizer=AdamW(lr=0.5), model=replace(run.model, dropout=0.0))
+    with pytest.raises(TrainingError, match=r"other settings: model.dropout was 0.1, now 0.0; optimizer.lr was 0.01"):
+        train(other, tmp_path / "out", resume=True, cpu=True, console=console)
+    assert train(more, tmp_path / "out", resume=True, cpu=True, console=console).step == 9
+
+
+def test_a_text_may_move():
+    old, new = (as_json(Path(name)) for name in ("here", "there"))
+    assert differences({"a": old, "b": 1}, {"a": new, "b": 1}) == []
+    assert differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 2}, "c": 3}, but=("c",)) == ["a.b was 1, now 2"]

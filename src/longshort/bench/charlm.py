@@ -87,7 +87,7 @@ class Training:
                     _, caches = model(inputs, caches)
 
         def loss() -> Tensor:
-            with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):  # as a captured graph needs it
+            with torch.autocast(device.type, torch.bfloat16):
                 logits = model(inputs, caches)[0] if isinstance(model, CharLM) else model(inputs)
                 return F.cross_entropy(logits.float().flatten(0, 1), targets)
 

@@ -76,7 +76,15 @@ def _source(known: Corpus, path: Path) -> Path:
 
 def _download(known: Corpus, raw: Path, progress: bool) -> Path:
     packed = raw.with_name(f"{known.name}.zip")
-    fetch(known.address, packed, size=known.packed_size, progress=progress)
+    fetch(
+        known.address,
+        packed,
+        size=known.packed_size,
+        progress=progress,
+        needed=lambda: not has_size(raw, known.size),  # another process may have unpacked it by now
+    )
+    if has_size(raw, known.size):
+        return raw
     try:
         unpack(packed, raw, size=known.size, md5=known.md5, progress=progress)
     except ValueError as error:

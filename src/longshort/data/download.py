@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,23 @@ class DownloadError(OSError):
     """A file could not be had; the message says from where, why, and what to do."""
 
 
-def fetch(address: str, to: Path, *, size: int, md5: str | None = None, progress: bool = True) -> Path:
-    """Downloads a file of known size, unless it is there. What has come when it fails or is interrupted is kept in
-    `to`.part, and the next call goes on from there."""
+def fetch(
+    address: str,
+    to: Path,
+    *,
+    size: int,
+    md5: str | None = None,
+    progress: bool = True,
+    needed: Callable[[], bool] = lambda: True,
+) -> Path:
+    """Downloads a file of known size, unless it is there, or no longer `needed` when this process's turn comes.
+
+    What has come when it fails or is interrupted is kept in `to`.part, and the next call goes on from there.
+    """
     part = to.with_name(f"{to.name}.part")
     try:
         with alone_in(to.parent):
-            if not _is_there(to, size, md5):
+            if needed() and not _is_there(to, size, md5):
                 _fill(address, part, size, md5, progress)
                 settle(part, to)
     except (OSError, HTTPException, ValueError) as error:

@@ -34,6 +34,7 @@ def three_phases(name: str, model: CharLMConfig, source: CorpusSource, optimizer
             optimizer=optimizer,
             schedule=Schedule("constant", warmup=warmup),
             compile=True,
+            graph=True,
             evaluate_every=10_000,
             save_every=2_000,
             starts_from=run,
@@ -107,7 +108,10 @@ def enwik8_dualln(data: Path | None = None, dual_norm: bool = True) -> Run:
 
 
 def enwik8_quick(data: Path | None = None) -> Run:
-    """The best that half an hour of one H200 buys on enwik8. Not the paper's setting.
+    """The best that half an hour of one H200 buys on enwik8. Not the paper's setting. Ours: not yet run.
+
+    38M parameters, rotary positions, Muon, one phase of 2,048 characters with a cache of as many.
+    Command: longshort train charlm.enwik8_quick, then longshort evaluate out/charlm.enwik8_quick
 
     Args:
         data: enwik8, packed or not, or its folder; downloaded unless given
@@ -136,7 +140,8 @@ def text(
 ) -> Run:
     """A model of your own text: a file (plain or packed), or a folder of files, read as bytes.
 
-    The last tenth of it is kept for development and test. Command: longshort train charlm.text --path notes.txt
+    The last tenth of it is kept for development and test. On a CPU, take preset tiny and a few hundred steps.
+    Command: longshort train charlm.text --path notes.txt
 
     Args:
         path: the file or folder
@@ -146,10 +151,11 @@ def text(
         sequences: how many at once
     """
     model = replace(PRESETS[preset], positions="rotary", dropout=0.1, memory=length)
+    source = FileSource(path.resolve(), pattern)  # so that the record means the same from anywhere
     return Run(
         name="charlm.text",
         model=model,
-        task=LanguageModelling(FileSource(path, pattern), length=length, sequences=sequences, dev_bytes=500_000),
+        task=LanguageModelling(source, length, sequences, dev_bytes=500_000),
         steps=10_000,
         optimizer=Muon(lr=2e-3, weight_decay=0.05, rest=AdamW(lr=2e-3, betas=(0.9, 0.98))),
         schedule=Schedule("linear", warmup=200, hold=0.4),
@@ -159,13 +165,16 @@ def text(
 
 
 def demo() -> Run:
-    """A small model of Python's standard library, in about two minutes on two cores."""
+    """A small model of Python's standard library. Ours: 2.18 bits per character on its test text, where gzip has 2.10.
+
+    Cost: about two minutes on two cores. Command: longshort demo
+    """
     source = FileSource(Path(sysconfig.get_paths()["stdlib"]), "*.py", NOT_STANDARD, dev_share=0.01, test_share=0.01)
     return Run(
         name="charlm.demo",
-        model=CharLMConfig(layers=3, width=128, heads=4, feedforward=512, window=32, positions="rotary", memory=256),
-        task=LanguageModelling(source, 128, 8, dev_bytes=20_000, evaluation=Reading(context=512, batch=8)),
-        steps=1_200,
+        model=CharLMConfig(layers=2, width=128, heads=4, feedforward=512, window=32, positions="rotary", memory=256),
+        task=LanguageModelling(source, 256, 4, dev_bytes=20_000, evaluation=Reading(context=512, batch=8)),
+        steps=1_500,
         optimizer=Muon(lr=6e-3, rest=AdamW(lr=4e-3, betas=(0.9, 0.98))),
         schedule=Schedule("linear", warmup=40, hold=0.3),
         log_every=20,

@@ -16,5 +16,5 @@ def adjusted(run: Run, *, steps: int | None = None, **changes: Any) -> Run:
     changes = {name: value for name, value in changes.items() if value is not None}
     if steps is not None:
         warmup = math.ceil(run.schedule.warmup * steps / run.steps)
-        changes |= dict(steps=steps, schedule=replace(run.schedule, warmup=max(warmup, 0)))
+        changes |= dict(steps=steps, schedule=replace(run.schedule, warmup=warmup))
     return replace(run, starts_from=before, **changes)

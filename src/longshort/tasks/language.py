@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -57,8 +56,3 @@ class LanguageModelling:
     def evaluate(self, model: nn.Module, part: int, parts: int) -> dict[str, tuple[float, float]]:
         total, count = bits(model, self.splits.dev[: self.dev_bytes], self.evaluation, part, parts, block=self.length)
         return {"bpc": (total, count)}
-
-
-def bits_of(loss: float) -> float:
-    """Bits per character of a loss in nats."""
-    return loss / math.log(2)

@@ -81,8 +81,6 @@ class Checkpoints:
         facts["facts"] = checksum_of(facts)
         write(folder / META, lambda f: f.write(json.dumps(facts, indent=1).encode()))
         flush_folder(folder)
-        if path.exists():  # the same step of a run that went on from an earlier checkpoint
-            shutil.rmtree(path)
         os.rename(folder, path)
         flush_folder(self.folder)
         self.tidy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import time
@@ -22,8 +23,11 @@ from longshort.train.interrupt import Stop
 from longshort.train.log import Log, clock
 from longshort.train.optimizer import set_rate
 from longshort.train.processes import Parallel, Processes
-from longshort.train.run import Run, as_json
+from longshort.train.run import Run, as_json, differences
 from longshort.train.state import load_state, load_weights, random_states, save_state, set_random_states
+
+# of a run that goes on; how it is spread and divided is checked with its checkpoint
+MAY_CHANGE = ("steps", "schedule.warmup", "log_every", "evaluate_every", "save_every", "compile", "graph", "accumulate")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ def train(
         for each in run.chain:
             loop = Loop(each, out, resume=resume, cpu=cpu, parallel=parallel, console=console)
             result = loop.go(stop)
+            del loop
+            gc.collect()  # it refers to itself, and its memory is needed
     return result
 
 
@@ -71,16 +77,19 @@ class Loop:
         start = self.checkpoints.last()
         if start is not None and not resume:
             raise TrainingError(f"{self.folder} holds a run already: go on with --resume, or give another --out")
+        if start is not None:
+            self.check_same()
 
         set_seed(run.seed)  # the same weights in every process
         model = run.model.build()
         if run.starts_from is not None and start is None:
-            before = Checkpoints(out / run.starts_from.name / "checkpoints").best()
+            before = Checkpoints(out / run.starts_from.name / "checkpoints").last()
             if before is None:
                 raise TrainingError(f"{run.name} starts from {run.starts_from.name}, which has no checkpoint in {out}")
             load_weights(before, model)
         if run.compile and self.processes.device.type == "cuda":
-            model.compile()
+            torch.compiler.reset()  # what another run was compiled for
+            model.compile(dynamic=False)
         self.model = self.processes.spread(model)
         self.optimizer = run.optimizer.build(model)
         self.compute: Step = self.forward_backward
@@ -100,6 +109,19 @@ class Loop:
         if start is not None:
             self.load(start)
         self.prepare_folder()
+
+    def check_same(self) -> None:
+        """A run goes on as it began: only what does not decide the result may change."""
+        try:
+            began = json.loads((self.folder / "run.json").read_text())
+        except (OSError, ValueError):
+            return
+        changed = differences(began, as_json(self.run), but=MAY_CHANGE)
+        if changed:
+            raise TrainingError(
+                f"{self.folder} was begun with other settings: {'; '.join(changed)}. "
+                "Resume with those it has, or give another --out."
+            )
 
     def prepare_folder(self) -> None:
         """Fails now rather than at the first checkpoint."""
@@ -145,15 +167,15 @@ class Loop:
                 tokens, lap = 0, time.monotonic()
             stopping = self.stopping(stop, logs)
             better = False
+            pause = time.monotonic()
             if last or self.step % run.evaluate_every == 0:
                 better = self.evaluate()
                 log.numbers(self.step, **self.metrics)
-                lap = time.monotonic()
             if last or better or stopping or self.step % run.save_every == 0:
                 self.seconds = time.monotonic() - began
                 self.save()
                 saved = self.step
-                lap = time.monotonic()
+            lap += time.monotonic() - pause  # the speed is that of training
             if stopping and not last:
                 raise StoppedError(f"stopped at step {saved:,}, which is saved; --resume goes on from there")
         log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}, {self.folder}")
@@ -227,7 +249,8 @@ class Loop:
 
     def save(self) -> None:
         norms = torch._foreach_norm([p.detach() for p in self.model.parameters()])
-        if self.processes.any(not all(torch.isfinite(t) for t in (self.loss_sum, *norms))):
+        finite = [torch.isfinite(t) for t in (self.loss_sum, *norms)]  # all, since with fsdp each asks all processes
+        if self.processes.any(not all(finite)):
             raise self.diverged("the loss or weights are no numbers any more")
         own = dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
         about = dict(
@@ -258,7 +281,7 @@ class Loop:
         left = "there is no earlier checkpoint" if last is None else f"the last good checkpoint is {last}"
         return DivergedError(
             f"{what} at step {self.step:,} (or up to {self.run.log_every} steps before); {left}. "
-            "A lower learning rate, a longer warm-up or clip=1.0 may help."
+            "Another run with a lower learning rate, a longer warm-up or clip=1.0 may help."
         )
 
     def result(self) -> Result:

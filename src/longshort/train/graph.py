@@ -15,17 +15,16 @@ class Gradients(Replay):
     def __init__(self, step: Step, model: nn.Module) -> None:
         super().__init__(step)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.gradients: dict[Graph, list[Any]] = {}
 
     def capture(self, leaves: list[Any], tree: Any) -> Graph:
         for p in self.parameters:
             p.grad = None  # so that the capture makes gradients, and a replay writes them rather than adds to them
         graph = super().capture(leaves, tree)
-        self.gradients[graph] = [p.grad for p in self.parameters]
+        graph.gradients = [p.grad for p in self.parameters]
         return graph
 
     def run(self, graph: Graph, leaves: list[Any]) -> tuple[Any, Any]:
         result = super().run(graph, leaves)
-        for p, gradient in zip(self.parameters, self.gradients[graph], strict=True):
+        for p, gradient in zip(self.parameters, graph.gradients, strict=True):
             p.grad = gradient
         return result

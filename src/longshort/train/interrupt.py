@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -25,6 +26,7 @@ class Stop:
         if self.wanted and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.wanted = True
+        print("stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for number, handler in self.before.items():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, send_to_device
-from torch import Tensor, nn
+from torch import nn
 
 Parallel = Literal["ddp", "fsdp"]
 
@@ -21,12 +21,12 @@ class Processes:
     """
 
     def __init__(self, precision: str, *, cpu: bool = False, parallel: Parallel = "ddp") -> None:
-        gpu = torch.cuda.is_available() and not cpu
+        gpu = torch.cuda.is_available() and not cpu  # other devices, such as Apple's, are left alone
         if precision == "auto":
             precision = "bf16" if gpu and torch.cuda.is_bf16_supported() else "fp32"
         self.precision = precision
         # Precision is ours to choose: an Accelerator keeps that of the first run for all others of a process.
-        self.accelerator = Accelerator(mixed_precision="no", cpu=cpu)
+        self.accelerator = Accelerator(mixed_precision="no", cpu=not gpu)
         self.sharded = parallel == "fsdp" or self.accelerator.distributed_type == DistributedType.FSDP
         self.device = self.accelerator.device
         if self.device.type == "cpu":
@@ -91,11 +91,9 @@ class Processes:
     def total(self, numbers: Iterable[float]) -> list[float]:
         """Each number, added up over all processes."""
         values = torch.tensor(list(numbers), dtype=torch.float64, device=self.device)
-        return values.tolist() if self.count == 1 else self.reduced(values).tolist()
-
-    def reduced(self, values: Tensor) -> Tensor:
-        torch.distributed.all_reduce(values)
-        return values
+        if self.count > 1:
+            torch.distributed.all_reduce(values)
+        return values.tolist()
 
     def any(self, here: bool) -> bool:
         """Whether it is so in any process. All must ask at the same time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ ADAMW, CONSTANT = AdamW(), Schedule()
 
 @dataclass(frozen=True)
 class Run:
-    """`starts_from`: a run that is done first, and whose weights this one begins with.
+    """`starts_from`: a run that is done first, and whose last weights this one begins with.
 
     precision "auto" is bf16 on a GPU that has it and fp32 elsewhere. `compile` (torch.compile) is for GPUs, and `graph`
     (a step as one CUDA graph) for one GPU and undivided batches; elsewhere they are left out.
@@ -74,6 +75,23 @@ def as_json(value: Any) -> Any:
             f"a run is made of dataclasses, paths, tuples, numbers and strings; {value!r} is none of these"
         )
     return value
+
+
+def differences(old: Any, new: Any, *, but: Collection[str] = (), at: str = "") -> list[str]:
+    """What differs between two records, as "field: old, now new"; paths may, for a text may move."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        kinds = [str(record.get("type")).rpartition(":")[2] for record in (old, new)]
+        if kinds == ["path", "path"]:
+            return []
+        if kinds[0] != kinds[1]:
+            return [f"{at} was {kinds[0]}, now {kinds[1]}"]
+        found = []
+        for name in {**old, **new}:
+            field = f"{at}.{name}" if at else name
+            if field not in but and name != "starts_from":
+                found += differences(old.get(name), new.get(name), but=but, at=field)
+        return found
+    return [] if old == new else [f"{at} was {old}, now {new}"]
 
 
 def from_json(value: Any) -> Any:
