@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -215,6 +216,14 @@ def test_generate_streams_and_tells_its_speed(trained, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat")))
     assert main(arguments) == 0
     assert capsys.readouterr().out == printed.out  # the same prompt from standard input, the same seed
+
+
+def test_weights_that_cannot_be_read_are_named(trained, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained / "checkpoints" / "step_00000003", copy)
+    (copy / "model.safetensors").write_bytes(b"short")
+    assert main(["generate", str(copy), "--prompt", "a", "--cpu"]) == 1
+    assert f"the weights in {copy} cannot be read" in capsys.readouterr().err
 
 
 def test_generate_ends_politely(trained, capsys, monkeypatch):

@@ -7,10 +7,8 @@ import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from longshort.analysis.curves import draw_curves
-from longshort.analysis.shares import draw_shares, shares_of_rows
+from longshort.analysis.shares import draw_shares, shares_on
 from longshort.evaluate import load_model
 from longshort.generate import Sampling, generate
 from longshort.recipes.charlm import demo as recipe
@@ -52,10 +50,7 @@ def demo(out: Path, *, console: Console, steps: int | None = None) -> list[Path]
     curve, attention = out / "loss.png", out / "attention.png"
     others = {f"test text, {name}:": value for name, value in found.items()}
     draw_curves({run.name: read_log(out / run.name)}, curve, title="Bits per character while training", lines=others)
-    tokens = torch.from_numpy(test[: task.length * 2].copy())[None].long()
-    _, caches = model(tokens[:, : task.length])
-    shares = shares_of_rows(model, tokens[:, task.length :], caches)
-    draw_shares(shares, attention, title="Where attention goes, by layer")
+    draw_shares(shares_on(model, test, task.length), attention, title="Where attention goes, by layer")
     for path, what in {curve: "loss", attention: "where attention goes"}.items():
         console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
     console.print(f"go on with it: longshort generate {out / run.name}", soft_wrap=True, highlight=False)

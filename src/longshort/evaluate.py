@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from huggingface_hub import hf_hub_download
+from safetensors import SafetensorError
 
 from longshort.data.source import CorpusSource
 from longshort.data.splits import Text
@@ -44,8 +45,11 @@ def load_model(name: str, device: torch.device | str, which: Literal["best", "la
         raise FileNotFoundError(f"{name} is not there: give the folder of a run or of a model, or a name on the hub")
     if not Path(path).is_dir():
         hf_hub_download(path, "config.json")  # which says what is wrong, where the mixin does not
-    with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
-        return CharLM.from_pretrained(path).to(device).eval()
+    try:
+        with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
+            return CharLM.from_pretrained(path).to(device).eval()
+    except SafetensorError as error:
+        raise ValueError(f"the weights in {path} cannot be read: {error}") from None
 
 
 def find_run(name: str) -> Run | None:

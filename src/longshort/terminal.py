@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from longshort.analysis.curves import draw_curves
-from longshort.analysis.shares import draw_shares, shares_of_rows
+from longshort.analysis.shares import draw_shares, shares_on
 from longshort.analysis.visibility import draw_visibility
 from longshort.data.text import open_text
 from longshort.evaluate import evaluate, find_model, load_model, protocol_of, texts_of, work
@@ -133,13 +133,8 @@ def draw(
 
 
 def draw_attention(name: str, out: Path, prompt: Path | None) -> None:
-    """On the last block of a text that is twice as long as the model's memory."""
+    """On a block as long as the model's memory."""
     model = load_model(name, "cpu")
     text = texts_of(name, "dev")["dev"] if prompt is None else open_text(prompt)
-    length = min(model.config.memory or 1_024, len(text) // 2)
-    if length < 1:
-        raise ValueError(f"text of {len(text)} bytes is too short to look at")
-    tokens = torch.from_numpy(text[: 2 * length].copy())[None].long()
-    with torch.no_grad():
-        _, caches = model(tokens[:, :length])
-    draw_shares(shares_of_rows(model, tokens[:, length:], caches), out, title="Where attention goes, by layer")
+    shares = shares_on(model, text, model.config.memory or 1_024)
+    draw_shares(shares, out, title="Where attention goes, by layer")

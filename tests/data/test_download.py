@@ -173,3 +173,9 @@ def test_without_rich_it_downloads_in_silence(get, content, capfd, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.progress", None)
     assert get(progress=True).read_bytes() == content
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_no_longer_needed_is_not_asked_for(get, site, tmp_path):
+    """As when another process has fetched, unpacked and removed it while this one waited."""
+    assert get(needed=lambda: False) == tmp_path / "to"
+    assert not (tmp_path / "to").exists() and site.starts == []

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +40,17 @@ def shares_of_rows(model: nn.Module, tokens: Tensor, *rest: Any) -> list[Tensor]
         for handle in handles:
             handle.remove()
     return found
+
+
+@torch.no_grad()
+def shares_on(model: nn.Module, text: np.ndarray, length: int) -> list[Tensor]:
+    """Of a language model, on the second block of a text of bytes, so that there is a past to look back on."""
+    length = min(length, len(text) // 2)
+    if length < 1:
+        raise ValueError(f"text of {len(text)} bytes is too short to look at")
+    tokens = torch.from_numpy(text[: 2 * length].copy())[None].long()
+    _, caches = model.eval()(tokens[:, :length])
+    return shares_of_rows(model, tokens[:, length:], caches)
 
 
 def draw_shares(shares: Sequence[Tensor], path: Path, *, title: str) -> None:

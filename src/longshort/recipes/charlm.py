@@ -146,7 +146,7 @@ def text(
     Args:
         path: the file or folder
         pattern: which files of the folder, such as '*.md'
-        preset: the size of the model: tiny 2M parameters, base 14M, small 44M, large 110M
+        preset: the size of the model: tiny 2M parameters, base 14M, small 38M, large 95M
         length: characters of a sequence; the cache carries as many on to the next
         sequences: how many at once
     """
