@@ -269,3 +269,14 @@ def test_analyse_draws(trained, tmp_path, capsys):
         path = tmp_path / f"{what}.png"
         assert main(["analyse", what, *models, "--out", str(path)]) == 0
         assert path.read_bytes().startswith(b"\x89PNG") and str(path) in capsys.readouterr().out
+
+
+def test_runs_of_one_name_are_all_drawn(trained, tmp_path, monkeypatch):
+    other = tmp_path / trained.name
+    shutil.copytree(trained, other)
+    drawn = []
+    monkeypatch.setattr(terminal, "draw_curves", lambda logs, *_, **__: drawn.extend(logs))
+    assert main(["analyse", "curves", str(trained), str(other), "--out", str(tmp_path / "a.png")]) == 0
+    assert drawn == [str(trained), str(other)]
+    assert main(["analyse", "curves", str(trained), "--out", str(tmp_path / "a.png")]) == 0
+    assert drawn[2:] == [trained.name]

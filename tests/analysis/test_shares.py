@@ -1,10 +1,11 @@
 """Where attention goes: the parts of window and rows, as the dense softmax has them."""
 
+import numpy as np
 import pytest
 import torch
 
 from longshort import CausalLongShortAttention
-from longshort.analysis.shares import draw_shares, shares_of_rows
+from longshort.analysis.shares import draw_shares, shares_of_rows, shares_on
 from longshort.models import CharLM, CharLMConfig
 
 
@@ -61,3 +62,16 @@ def test_bars_are_drawn_where_they_belong(tmp_path, monkeypatch):
     assert heights == pytest.approx([75, 50, 25, 50])
     assert axes.get_title(loc="left") == "a title"
     assert [t.get_text() for t in axes.texts] == ["25 % rows", "50 % rows"]
+
+
+def test_a_text_is_looked_at_with_its_past():
+    torch.manual_seed(0)
+    model = CharLM(CharLMConfig(layers=1, width=8, heads=2, feedforward=8, window=8, segment=4))
+    text = np.arange(40, dtype=np.uint8)
+    tokens = torch.from_numpy(text)[None].long()
+    (shares,) = shares_on(model, text, 12)
+    (whole,) = shares_of_rows(model, tokens[:, :24])
+    torch.testing.assert_close(shares, whole[12:])
+    assert len(shares_on(model, text, 1_000)[0]) == 20  # of a text that is shorter, half
+    with pytest.raises(ValueError, match="1 bytes is too short"):
+        shares_on(model, text[:1], 12)

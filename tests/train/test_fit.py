@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -450,3 +451,15 @@ def test_a_log_that_cannot_grow_stops_a_training_which_goes_on_later(tmp_path, m
             do(run, tmp_path)
     do(run, tmp_path, resume=True)
     assert outcome(run, tmp_path) == outcome(run, tmp_path / "whole")
+
+
+def test_the_speed_is_that_of_training(tmp_path, monkeypatch):
+    def slowly(self, model, part, parts):
+        time.sleep(0.5)
+        return {"score": (1.0, 1.0)}
+
+    monkeypatch.setattr(Points, "evaluate", slowly)
+    run = points(steps=9, log_every=3, evaluate_every=2)  # evaluations between the lines of the log
+    do(run, tmp_path)
+    speeds = [line["tokens_per_second"] for line in read_log(tmp_path / "points") if "loss" in line]
+    assert len(speeds) == 3 and min(speeds[1:]) > 12 / 0.4  # 12 tokens a line; with the pauses at most 12 / 0.5
