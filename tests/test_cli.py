@@ -12,6 +12,7 @@ from longshort import terminal
 from longshort.bench import attention, gpu, lengths
 from longshort.bench.lengths import Timed
 from longshort.cli import main
+from longshort.models import CharLM
 from longshort.version import VERSION
 
 BENCH = ["bench", "attention", "--device", "cpu"]
@@ -200,6 +201,14 @@ def test_evaluate_says_by_which_protocol(trained, tmp_path, capsys):
     assert "not the paper's" in printed.err and printed.out.startswith("test: ")
     assert main(["evaluate", str(trained / "checkpoints" / "step_00000003"), *short, "--split", "dev"]) == 0
     assert capsys.readouterr().out.startswith("dev: ")
+
+
+def test_evaluate_compiles_when_asked(trained, monkeypatch, capsys):
+    compiled = []
+    monkeypatch.setattr(CharLM, "compile", lambda model, **keywords: compiled.append(keywords))
+    short = ["--cpu", "--context", "128", "--step", "64", "--split", "dev"]
+    assert main(["evaluate", str(trained), *short]) == 0 and not compiled
+    assert main(["evaluate", str(trained), *short, "--compile"]) == 0 and compiled == [{"dynamic": False}]
 
 
 def test_evaluate_takes_another_text(trained, tmp_path, capsys):

@@ -122,6 +122,7 @@ def evaluate(
     step: int = 512,
     batch: int | None = None,
     which: Literal["best", "last"] = "best",
+    compile: bool = False,
     out: Path | None = None,
     cpu: bool = False,
 ) -> None:
@@ -140,6 +141,7 @@ def evaluate(
         step: characters judged in a sequence
         batch: sequences at once
         which: the best or the last checkpoint of a run
+        compile: by torch.compile, which takes half a minute and makes long texts faster
         out: JSON file for the result
         cpu: leave the GPU alone
     """
@@ -156,6 +158,7 @@ def evaluate(
         step=step,
         batch=batch,
         which=which,
+        compile=compile,
         out=out,
         cpu=cpu,
     )

@@ -40,6 +40,7 @@ def judge(
     step: int,
     batch: int | None,
     which: Which,
+    compile: bool,
     out: Path | None,
     cpu: bool,
 ) -> dict[str, float]:
@@ -47,6 +48,8 @@ def judge(
     processes = Processes("auto", cpu=cpu)
     console = Console(stderr=True, quiet=not processes.first)
     model = load_model(name, processes.device, which)
+    if compile:
+        model.compile(dynamic=False)
     texts = texts_of(name, split, data, corpus) if text is None else {str(text): open_text(text)}
     protocol = protocol_of(kind, processes.device.type, batch, context, step)
     bound = model.config.memory

@@ -184,6 +184,7 @@ def test_compiled_without_graph_breaks(name):
 
 
 @layers
+@pytest.mark.filterwarnings("ignore")  # the compiler uses what PyTorch deprecates
 def test_compiled_layers_take_the_kernels(name):
     make, shape, rest = LAYERS[name]
     compiled = torch.compile(make().to(CUDA), fullgraph=True)

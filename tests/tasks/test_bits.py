@@ -116,6 +116,14 @@ def test_told_is_the_work(model, protocol):
     assert sum(told) == work(text(50), protocol)
 
 
+def test_batches_have_one_shape(model):
+    shapes = []
+    handle = model.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape))
+    bits(model, text(50), Windows(16, 4, batch=4))  # ten sequences
+    handle.remove()
+    assert set(shapes) == {(4, 16)} and len(shapes) == 3
+
+
 class Indifferent(nn.Module):
     """All characters are alike to it."""
 

@@ -111,13 +111,15 @@ def bits(
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
     for at in range(0, len(mine), protocol.batch):
         batch = mine[at : at + protocol.batch]
+        missing = protocol.batch - len(batch) if at else 0
+        alike = [*batch, *batch[-1:] * missing]  # one shape for all batches, for the sake of compiled models
         length, caches = batch[0].end - batch[0].start, None
         for first in range(0, length, block):
             size = min(block, length - first)
-            starts = [span.start + first for span in batch]
+            starts = [span.start + first for span in alike]
             logits, caches = model(read(text, starts, size, device), caches)
             losses = nats(logits, read(text, [s + 1 for s in starts], size, device))  # [B, size]
-            for line, span in zip(losses, batch, strict=True):
+            for line, span in zip(losses, batch, strict=False):
                 judged = min(max(span.judged - (length - first - size), 0), size)
                 total += line[size - judged :].sum(dtype=torch.float64)
                 count += judged
