@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from longshort.replay import Replay
+from longshort.models.charlm import CharLM
+from longshort.replay import Replay, Step
 
 BLOCK = 4_096  # of the prompt that is read at once, unless less is asked for
 
@@ -49,7 +50,7 @@ class Sampling:
 
 
 def generate(
-    model: nn.Module,
+    model: CharLM,
     prompt: bytes,
     count: int,
     sampling: Sampling | None = None,
@@ -77,14 +78,16 @@ def generate(
 
 @torch.no_grad()
 def _continued(
-    model: nn.Module, prompt: bytes, count: int, sampling: Sampling, random: torch.Generator, block: int
+    model: CharLM, prompt: bytes, count: int, sampling: Sampling, random: torch.Generator, block: int
 ) -> Iterator[int]:
     device = next(model.parameters()).device
     model.eval()
-    step = Replay(model) if device.type == "cuda" else model  # full caches come in few shapes
     caches = None
     for part in torch.tensor(list(prompt), device=device)[None].split(block, dim=1):
         logits, caches = model(part, caches)
+    step: Step = model
+    if device.type == "cuda":
+        step, caches = Replay(model), model.filled(caches)  # full caches come in few shapes
     for i in range(count):
         chosen = torch.multinomial(sampling.probabilities(logits[0, -1].cpu()), 1, generator=random)
         yield int(chosen)

@@ -73,6 +73,11 @@ class Causal:
         """Distances t - j at which a local key can be seen: 0 to span - 1."""
         return self.window if self.kind == "sliding" else 2 * self.window
 
+    @property
+    def kept(self) -> int:
+        """Tokens of the past that a later one, or the rows of its segment, can need."""
+        return max(self.window, self.span - 1, self.segment - 1)
+
     def sees(self, i: Any, j: Any) -> Any:
         first = i - self.window + 1 if self.kind == "sliding" else (i // self.window - 1) * self.window
         return (j >= first) & (j <= i)

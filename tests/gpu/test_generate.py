@@ -19,15 +19,17 @@ CONFIG = CharLMConfig(layers=2, width=64, heads=2, feedforward=64, window=32, se
 
 @pytest.mark.parametrize("positions", ["relative", "rotary"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_replayed_writing_is_the_writing(positions, dtype, monkeypatch):
+@pytest.mark.parametrize("read", [3, 100])
+def test_replayed_writing_is_the_writing(positions, dtype, read, monkeypatch):
     torch.manual_seed(0)
     model = CharLM(replace(CONFIG, positions=positions)).to("cuda", dtype)
-    prompt = bytes(range(100))
+    prompt = bytes(range(read))
     made = []
     monkeypatch.setattr(sampling, "Replay", lambda step: made.append(Replay(step)) or made[-1])
     ours = bytes(generate(model, prompt, 80, Sampling(temperature=1.0), seed=3, block=64))
     assert len(made[0].graphs) == 8  # one for each length of the unfinished segment
     monkeypatch.setattr(sampling, "Replay", lambda step: step)
+    monkeypatch.setattr(CharLM, "filled", lambda model, caches: caches)
     assert ours == bytes(generate(model, prompt, 80, Sampling(temperature=1.0), seed=3, block=64))
 
 

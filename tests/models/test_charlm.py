@@ -106,6 +106,25 @@ def test_a_bounded_memory_is_a_text_of_which_only_so_much_is_kept(positions, lay
         assert cache.length < max(memory, cache.k.shape[2]) + 4
 
 
+@each
+@layers
+def test_filled_caches_say_the_same(positions, layers):
+    model = model_of(positions=positions, memory=16, **layers)
+    _, ours = model(text(5))
+    theirs, ours = ours, model.filled(ours)
+    assert all(cache.k.shape[2] == cache.geometry.kept for cache in ours)
+    for i in range(30):
+        token = text(1, seed=i)
+        (y, ours), (expected, theirs) = model(token, ours), model(token, theirs)
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-9)
+
+
+def test_caches_without_a_bound_are_never_full():
+    model = model_of()
+    _, caches = model(text(5))
+    assert model.filled(caches) is caches
+
+
 def test_memory_bounds_what_is_seen():
     tokens = text(60)
     whole = model_of()(tokens)[0]

@@ -140,3 +140,42 @@ def test_a_negative_memory_is_refused():
     _, cache = layer_of()(randn(1, 9, 12))
     with pytest.raises(ValueError, match="memory must not be negative, got -1"):
         cache.last(-1)
+
+
+@settings(max_examples=25)
+@given(cases(), st.integers(1, 40), st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_a_filled_cache_means_the_same(layer, prompt, memory, sizes):
+    _, ours = layer(randn(2, prompt, 12))
+    theirs = ours.last(memory)
+    ours = ours.filled(memory)
+    for size in sizes:
+        x = randn(2, size, 12)
+        y, ours = layer(x, ours)
+        expected, theirs = layer(x, theirs)
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-10)
+        ours, theirs = ours.last(memory), theirs.last(memory)
+
+
+@pytest.mark.parametrize("kind", ["sliding", "segment"])
+@pytest.mark.parametrize("prompt", [1, 5, 30, 200])
+def test_a_filled_cache_has_its_shapes_from_the_start(kind, prompt):
+    layer, memory = layer_of(kind=kind), 64
+    cache = layer(randn(1, prompt, 12))[1].filled(memory)
+    kinds = []
+    for _ in range(3 * 8):
+        kinds.append((cache.k.shape, cache.k_global.shape, cache.logits.shape, cache.length))
+        cache = layer(randn(1, 1, 12), cache)[1].last(memory)
+    period = 4 if kind == "sliding" else 8  # a segment; or what segments and windows have in common
+    assert kinds[period:] == kinds[:-period] and len(set(kinds)) == period
+
+
+def test_a_filled_cache_follows_its_sequences():
+    """Masks are reordered and moved with the rest, and stay masks in any dtype."""
+    layer = layer_of()
+    cache = layer(randn(2, 5, 12))[1].filled(32)
+    cache = replace(cache, mask=cache.mask & torch.tensor([[True], [False]]))
+    swapped = cache.reorder(torch.tensor([1, 0])).to(torch.float32)
+    assert swapped.mask.dtype == torch.bool and torch.equal(swapped.mask, cache.mask.flip(0))
+    assert swapped.k.dtype == torch.float32
+    bare = replace(cache, mask=None, mask_global=None)
+    assert cache.nbytes - bare.nbytes == cache.mask.nbytes + cache.mask_global.nbytes == 2 * (8 + 16)

@@ -28,7 +28,8 @@ def shares_of_rows(model: nn.Module, tokens: Tensor, *rest: Any) -> list[Tensor]
         length = x.shape[1] if cache is None else cache.length + x.shape[1]
         ones = torch.ones_like(k_global)  # values of 1 for rows and 0 for keys: what comes out is the rows' part
         tables = layer.tables(cache, k_global.shape[2], q.dtype)
-        out = layer.attend(q, k, torch.zeros_like(k), k_global, ones, length, tables)  # [B, H, N, D]
+        masks = layer.masks(cache, k, k_global)
+        out = layer.attend(q, k, torch.zeros_like(k), k_global, ones, length, tables, masks)  # [B, H, N, D]
         found.append(out[..., 0].float().mean(dim=0).T)
 
     layers = [m for m in model.modules() if isinstance(m, CausalLongShortAttention)]

@@ -154,6 +154,11 @@ class CharLM(
             made.append(cache.last(self.config.memory))
         return self.norm(x) @ self.embedding.weight.T, tuple(made)  # [B, N, V]
 
+    def filled(self, caches: Caches) -> Caches:
+        """The same caches in the shape of full ones, if there is a bound: every next character then has one shape."""
+        memory = self.config.memory
+        return caches if memory is None else tuple(cache.filled(memory) for cache in caches)
+
     def compile(self, *args: Any, **keywords: Any) -> None:
         """Each block in its place, by torch.compile: the blocks share their code, so it is compiled once."""
         for block in self.blocks:

@@ -6,14 +6,17 @@ B batch, H heads, W local tokens kept, S·R rows, P tokens of the unfinished seg
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from longshort.geometry import Causal
 from longshort.ops import RelativePositions
+
+TENSORS, MASKS = ("k", "v", "k_global", "v_global", "logits"), ("mask", "mask_global")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +31,8 @@ class CausalCache:
     length: int  # tokens of the text so far, those no longer kept included
     geometry: Causal  # of the layer
     tables: RelativePositions | None = None  # of positions, where no gradient is wanted
+    mask: Tensor | None = None  # [B, W], False where k and v hold no token; None: they hold one everywhere
+    mask_global: Tensor | None = None  # [B, S·R], the same for rows
 
     @property
     def batch(self) -> int:
@@ -35,15 +40,17 @@ class CausalCache:
 
     @property
     def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self._tensors().values())
+        held = [t for name in TENSORS + MASKS if (t := getattr(self, name)) is not None]
+        return sum(t.numel() * t.element_size() for t in held)
 
     def detach(self) -> CausalCache:
         """The same without a gradient."""
-        return self._map(lambda t: t.detach())
+        return self._map(TENSORS, lambda t: t.detach())
 
     def to(self, *args: Any, **kwargs: Any) -> CausalCache:
         """On another device or in another dtype, as Tensor.to."""
-        return replace(self._map(lambda t: t.to(*args, **kwargs)), tables=None)  # which are made anew there
+        made = self._map(TENSORS, lambda t: t.to(*args, **kwargs))
+        return replace(made._map(MASKS, lambda t: t.to(made.k.device)), tables=None)  # which are made anew there
 
     def last(self, memory: int | None) -> CausalCache:
         """What is left when only rows of the last `memory` tokens, in whole segments, are kept; None: all are.
@@ -63,21 +70,44 @@ class CausalCache:
             self,
             k_global=newest(self.k_global, rows),
             v_global=newest(self.v_global, rows),
+            mask_global=None if self.mask_global is None else self.mask_global[:, self.mask_global.shape[1] - rows :],
             length=self.length - (self.length - needed) // step * step,
         )
+
+    def filled(self, memory: int) -> CausalCache:
+        """The same in the shape of a full cache of `memory`: what is missing is there, and masked.
+
+        Compiled code and CUDA graphs are made for one shape: so a text has it from its first token on.
+        """
+        g, full = self.geometry, self.last(memory)
+        tokens = g.kept - full.k.shape[2]
+        rows = memory // g.segment * g.rank - full.k_global.shape[2]
+        if tokens <= 0 and rows <= 0:
+            return full
+        batch, device = self.batch, self.k.device
+        mask, mask_global = (
+            torch.ones(batch, t.shape[2], dtype=torch.bool, device=device) if known is None else known
+            for known, t in ((full.mask, full.k), (full.mask_global, full.k_global))
+        )
+        made = replace(
+            full,
+            k=F.pad(full.k, (0, 0, tokens, 0)),
+            v=F.pad(full.v, (0, 0, tokens, 0)),
+            k_global=F.pad(full.k_global, (0, 0, rows, 0)),
+            v_global=F.pad(full.v_global, (0, 0, rows, 0)),
+            mask=F.pad(mask, (tokens, 0)),
+            mask_global=F.pad(mask_global, (rows, 0)),
+        )
+        return made.last(memory)  # which counts the length anew
 
     def reorder(self, index: Tensor) -> CausalCache:
         """Sequence i of the new batch continues sequence index[i] of this one, as beam search needs."""
         if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"index must be a tensor with one axis of integers, got {index}")
-        return self._map(lambda t: t.index_select(0, index))
+        return self._map(TENSORS + MASKS, lambda t: t.index_select(0, index))
 
-    def _tensors(self) -> dict[str, Tensor]:
-        others = ("length", "geometry", "tables")
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
-
-    def _map(self, f: Any) -> CausalCache:
-        return replace(self, **{name: f(t) for name, t in self._tensors().items()})
+    def _map(self, names: tuple[str, ...], f: Any) -> CausalCache:
+        return replace(self, **{name: f(t) for name in names if (t := getattr(self, name)) is not None})
 
 
 def newest(t: Tensor, rows: int) -> Tensor:

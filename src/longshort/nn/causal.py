@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from longshort.geometry import Causal
@@ -18,6 +19,7 @@ from longshort.nn.fused import fusible, run_fused
 from longshort.nn.positions import RotaryPositions, TransformerXLPositions
 from longshort.ops import Implementation, RelativePositions, dynamic_projection, long_short_attention
 
+Masks = tuple[Tensor | None, Tensor | None]  # [B, keys], [B, rows]
 ROOM = 256  # rows that kept tables grow by at a time
 
 
@@ -69,8 +71,9 @@ class CausalLongShortAttention(Projections):
         q, k, v, k_global, v_global, logits = self.inputs(x, cache)
         length = x.shape[1] if cache is None else cache.length + x.shape[1]
         tables = self.tables(cache, k_global.shape[2], q.dtype)
-        y = self.attend(q, k, v, k_global, v_global, length, tables)
-        made = self.remember(k, v, k_global, v_global, logits, length)
+        masks = self.masks(cache, k, k_global)
+        y = self.attend(q, k, v, k_global, v_global, length, tables, masks)
+        made = self.remember(k, v, k_global, v_global, logits, length, masks)
         if tables is not None and not self.needs_tables_anew():
             made = replace(made, tables=tables)
         return self.out(self.merge(y)), made
@@ -111,6 +114,16 @@ class CausalLongShortAttention(Projections):
             v_global = torch.cat([cache.v_global, v_global], dim=2)
         return q, k, v, k_global, v_global, logits
 
+    def masks(self, cache: CausalCache | None, k: Tensor, k_global: Tensor) -> Masks:
+        """Of the keys and rows that a cache, and then this block, have."""
+        if cache is None or cache.mask is None or cache.mask_global is None:
+            return None, None
+        mask, mask_global = (
+            F.pad(known, (0, t.shape[2] - known.shape[1]), value=True)
+            for known, t in ((cache.mask, k), (cache.mask_global, k_global))
+        )
+        return mask, mask_global
+
     def attend(
         self,
         q: Tensor,
@@ -120,6 +133,7 @@ class CausalLongShortAttention(Projections):
         v_global: Tensor,
         length: int,
         positions: RelativePositions | None,
+        masks: Masks = (None, None),
     ) -> Tensor:
         """The attention of the last queries of `length` tokens, [B, H, N, D]."""
         start = length - q.shape[2]
@@ -132,6 +146,8 @@ class CausalLongShortAttention(Projections):
             k_global,
             v_global,
             geometry=self.geometry,
+            mask=masks[0],
+            mask_global=masks[1],
             positions=positions,
             dropout=self.attention_dropout,
             start=start,
@@ -150,12 +166,18 @@ class CausalLongShortAttention(Projections):
         return y, self.remember(k, v, k_global, v_global, logits, x.shape[1])
 
     def remember(
-        self, k: Tensor, v: Tensor, k_global: Tensor, v_global: Tensor, logits: Tensor, length: int
+        self,
+        k: Tensor,
+        v: Tensor,
+        k_global: Tensor,
+        v_global: Tensor,
+        logits: Tensor,
+        length: int,
+        masks: Masks = (None, None),
     ) -> CausalCache:
         """The cache after `length` tokens: all a later block can see, but for rows older than `memory`."""
         unfinished = length % self.geometry.segment
-        tokens = max(self.geometry.window, self.geometry.span - 1, self.geometry.segment - 1)
-        first = max(k.shape[2] - tokens, 0)
+        first = max(k.shape[2] - self.geometry.kept, 0)
         rows = k_global.shape[2]
         if self.memory is not None:
             rows = min(rows, self.memory // self.geometry.segment * self.rank)
@@ -168,6 +190,8 @@ class CausalLongShortAttention(Projections):
             logits=kept(logits[:, logits.shape[1] - unfinished :]),
             length=length,
             geometry=self.geometry,
+            mask=None if masks[0] is None else kept(masks[0][:, first:]),
+            mask_global=None if masks[1] is None else kept(masks[1][:, last:]),
         )
 
     def check_cache(self, x: Tensor, cache: CausalCache) -> None:
