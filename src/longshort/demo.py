@@ -41,8 +41,9 @@ def demo(out: Path, *, console: Console, steps: int | None = None) -> list[Path]
     console.rule("bits per character on text it has not seen", align="left")
     total, count = bits(model, test, task.evaluation, block=task.length)
     found = {"this model": total / count}
-    for name, pack in {"gzip -9": gzip.compress, "bz2 -9": bz2.compress}.items():
-        found[name] = 8 * len(pack(test.tobytes())) / len(test)
+    content = test.tobytes()
+    for name, packed in {"gzip -9": gzip.compress(content), "bz2 -9": bz2.compress(content)}.items():
+        found[name] = 8 * len(packed) / len(test)
     for name, value in found.items():
         console.print(f"{name:12} {value:.2f}", highlight=False)
     console.print(f"({len(test):,} bytes of Python's own source files; the compressors start from nothing)")

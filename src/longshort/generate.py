@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,7 +83,7 @@ def _continued(
 ) -> Iterator[int]:
     device = next(model.parameters()).device
     model.eval()
-    caches = None
+    caches: Any = None
     for part in torch.tensor(list(prompt), device=device)[None].split(block, dim=1):
         logits, caches = model(part, caches)
     step: Step = model

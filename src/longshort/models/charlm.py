@@ -88,7 +88,7 @@ class Block(nn.Module):
             window=window,
             segment=config.segment,
             rank=rank,
-            positions={"relative": True, "rotary": "rotary", "none": False}[config.positions],
+            positions="rotary" if config.positions == "rotary" else config.positions == "relative",
             dropout=config.attention_dropout,
             dual_norm=config.dual_norm,
         )

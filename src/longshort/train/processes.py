@@ -52,7 +52,8 @@ class Processes:
             if isinstance(child, nn.ModuleList):
                 for block in child:
                     fully_shard(block, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
 
     def bare(self, model: nn.Module) -> nn.Module:
         """The model itself, whatever it was wrapped in."""

@@ -44,7 +44,9 @@ def save_state(
     The weights lie as `save_pretrained` leaves them, so that a checkpoint is a model.
     """
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(model, options=whole)  # all processes take part; the first has the result
+    weights: dict[str, Any] = get_model_state_dict(
+        model, options=whole
+    )  # all processes take part; the first has the result
     updates = get_optimizer_state_dict(model, optimizer, options=whole)
     folder = to.unfinished(step)
 
@@ -93,7 +95,8 @@ def load_state(
         )
     whole = StateDictOptions(full_state_dict=True)
     try:
-        set_model_state_dict(model, load_file(path / WEIGHTS), options=whole)
+        weights: dict[str, Any] = load_file(path / WEIGHTS)
+        set_model_state_dict(model, weights, options=whole)
         updates = torch.load(path / "optimizer.pt", weights_only=True)
         set_optimizer_state_dict(model, optimizer, updates, options=whole)
         own = torch.load(path / f"process_{processes.index}.pt", weights_only=True, map_location=processes.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
@@ -17,8 +17,8 @@ class Task(Protocol):
     pure function of the step, so that a run goes on where it stopped by asking for the next step.
     """
 
-    metric: str  # of those that `evaluate` gives, the one by which a checkpoint is the best
-    higher_is_better: bool
+    metric: ClassVar[str]  # of those that `evaluate` gives, the one by which a checkpoint is the best
+    higher_is_better: ClassVar[bool]
 
     def batch(self, step: int, part: int, parts: int) -> Any:
         """Tensors, or tuples, lists and dictionaries of tensors, on the CPU."""
