@@ -211,6 +211,15 @@ def test_evaluate_compiles_when_asked(trained, monkeypatch, capsys):
     assert main(["evaluate", str(trained), *short, "--compile"]) == 0 and compiled == [{"dynamic": False}]
 
 
+def test_evaluate_warns_of_a_text_that_changed(trained, tmp_path, caplog, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "text.txt").write_bytes((trained.parent / "text.txt").read_bytes() + b"a line more")
+    given = ["evaluate", str(tmp_path / "run"), "--cpu", "--protocol", "fast", "--context", "64", "--split", "dev"]
+    assert main(given) == 0 and not caplog.messages
+    assert main([*given, "--data", str(tmp_path / "text.txt")]) == 0
+    assert "has changed since its training" in caplog.text
+
+
 def test_evaluate_takes_another_text(trained, tmp_path, capsys):
     (tmp_path / "other.txt").write_text("something else entirely " * 10)
     assert main(["evaluate", str(trained), "--cpu", "--text", str(tmp_path / "other.txt")]) == 0

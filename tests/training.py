@@ -75,6 +75,9 @@ class Points:
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step * parts + part))
         return {"x": x, "step": torch.tensor(step)}
 
+    def fingerprint(self):
+        return ""
+
     def tokens(self, batch):
         return len(batch["x"])
 

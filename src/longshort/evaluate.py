@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -23,8 +24,10 @@ from longshort.models.charlm import CharLM
 from longshort.tasks.bits import Protocol, Reading, Windows, bits, work
 from longshort.tasks.language import LanguageModelling
 from longshort.train import Run, from_json
-from longshort.train.checkpoint import Checkpoints
+from longshort.train.checkpoint import META, Checkpoints
 from longshort.train.processes import Processes
+
+logger = logging.getLogger(__name__)
 
 # Sequences at once: enough to fill the device
 BATCH = {"paper": {"cuda": 16, "cpu": 1}, "fast": {"cuda": 64, "cpu": 8}}
@@ -61,6 +64,13 @@ def find_run(name: str) -> Run | None:
     return None
 
 
+def data_of(name: str) -> str | None:
+    """The fingerprint of what a model was trained on, where it is known."""
+    about = Path(find_model(name)) / META
+    data: str | None = json.loads(about.read_text()).get("data") if about.exists() else None
+    return data
+
+
 def texts_of(
     name: str, split: Literal["dev", "test", "both"], data: Path | None = None, corpus: str | None = None
 ) -> dict[str, Text]:
@@ -75,6 +85,8 @@ def texts_of(
         if data is not None:
             source = replace(source, path=data)
     splits = source.splits()
+    if corpus is None and data_of(name) not in (None, splits.fingerprint()):
+        logger.warning("the text of %s has changed since its training, which may have seen what is judged now", name)
     return {part: getattr(splits, part) for part in (("dev", "test") if split == "both" else (split,))}
 
 

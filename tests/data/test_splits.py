@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from longshort.data import split, split_text
+from longshort.data import split, split_text, splits
 
 TEXT = np.arange(100, dtype=np.uint8)
 
@@ -40,3 +40,17 @@ def test_parts_are_views_of_the_text():
 def test_an_impossible_split_is_refused_with_numbers(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("size", [100, 10 * 256 + 3])
+def test_a_fingerprint_is_of_the_text_and_of_its_parts(size, monkeypatch):
+    monkeypatch.setattr(splits, "PIECE", 8)  # the longer text is too long for all its pieces
+    text = np.arange(size, dtype=np.uint8)
+    ours = split(text, 5, 7).fingerprint()
+    assert ours == split(text.copy(), 5, 7).fingerprint() != split(text, 7, 5).fingerprint()
+    for i in (0, size - 13, size - 12, size - 8, size - 1):  # the edges of its parts
+        other = text.copy()
+        other[i] += 1
+        same = split(other, 5, 7).fingerprint() == ours
+        assert not same or (size > 8 * 256 and i == size - 13)
+    assert split(np.append(text, text[:1]), 5, 7).fingerprint() != ours

@@ -208,6 +208,19 @@ def test_a_checkpoint_of_another_run_is_refused_and_the_record_stays(tmp_path, c
     assert not record.exists() or json.loads(record.read_text())["steps"] == 6
 
 
+@pytest.mark.parametrize("change", [lambda text: text + b"more", lambda text: b"X" + text[1:]], ids=["longer", "other"])
+def test_a_run_does_not_go_on_with_other_data(tmp_path, change):
+    run, text = language(tmp_path, steps=3), tmp_path / "text"
+    do(run, tmp_path)
+    before = text.read_bytes()
+    text.write_bytes(change(before))
+    with pytest.raises(TrainingError, match="has changed since step 3"):
+        do(replace(run, steps=5, task=replace(run.task)), tmp_path, resume=True)
+    text.write_bytes(before)
+    do(replace(run, steps=5, task=replace(run.task)), tmp_path, resume=True)
+    assert checkpoints(run, tmp_path).steps()[-1] == 5
+
+
 def test_a_run_starts_from_the_last_weights_of_the_one_before(tmp_path):
     first = points(name="first", scores=(9, 9, 1, 9, 2, 9, 3), evaluate_every=2)
     second = points(name="second", steps=2, optimizer=AdamW(lr=0.0, weight_decay=0.0), starts_from=first)

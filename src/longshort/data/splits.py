@@ -5,12 +5,14 @@ N bytes of text; dev and test are its last bytes.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Text = NDArray[np.uint8]  # [N], often a read-only memmap
+PIECE, PIECES = 1 << 20, 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +20,17 @@ class Splits:
     train: Text
     dev: Text
     test: Text
+
+    def fingerprint(self) -> str:
+        """Tells whether a text is still the same: a checksum of all of it, or, where that would take long, of the
+        lengths and of pieces at even distances."""
+        made = hashlib.sha256()
+        for text in (self.train, self.dev, self.test):
+            made.update(len(text).to_bytes(8, "little"))
+            step = max(PIECE, -(-len(text) // PIECES))
+            for start in range(0, len(text), step):
+                made.update(text[start : start + PIECE].tobytes())
+        return made.hexdigest()
 
 
 def split(text: Text, dev: int, test: int) -> Splits:

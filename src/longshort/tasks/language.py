@@ -38,6 +38,9 @@ class LanguageModelling:
     def splits(self) -> Splits:
         return self.source.splits()
 
+    def fingerprint(self) -> str:
+        return self.splits.fingerprint()
+
     @cached_property
     def lanes(self) -> Lanes:
         return Lanes(self.splits.train, self.sequences, self.length)

@@ -80,6 +80,7 @@ class Loop:
         if start is not None:
             self.check_same()
 
+        self.data = run.task.fingerprint()
         set_seed(run.seed)  # the same weights in every process
         model = run.model.build()
         if run.starts_from is not None and start is None:
@@ -255,6 +256,7 @@ class Loop:
         own = dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
         about = dict(
             run=self.run.name,
+            data=self.data,
             best_step=self.best_step or None,
             best=self.best,
             metrics=self.metrics,
@@ -265,6 +267,11 @@ class Loop:
 
     def load(self, path: Path) -> None:
         about, own = load_state(path, self.model, self.optimizer, self.processes)
+        if about["data"] != self.data:
+            raise TrainingError(
+                f"the data of {self.folder} has changed since step {about['step']:,}: a run goes on with what it began "
+                "with. Restore it, or give another --out."
+            )
         self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
         self.best_step, self.best, self.last_loss = about["best_step"] or 0, about["best"], about["last_loss"]
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]

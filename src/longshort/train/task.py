@@ -20,6 +20,10 @@ class Task(Protocol):
     metric: ClassVar[str]  # of those that `evaluate` gives, the one by which a checkpoint is the best
     higher_is_better: ClassVar[bool]
 
+    def fingerprint(self) -> str:
+        """Of the data, which may change behind a run's back: batches of other data would be no continuation."""
+        ...
+
     def batch(self, step: int, part: int, parts: int) -> Any:
         """Tensors, or tuples, lists and dictionaries of tensors, on the CPU."""
         ...
