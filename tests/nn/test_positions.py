@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch.func import functional_call
 
 from longshort import CausalLongShortAttention
@@ -216,3 +217,18 @@ def test_a_cache_with_tables_goes_wherever_one_without_goes(layer):
             torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-4)
             assert layer.to("meta")(more.to("meta"), cache.to("meta"))[0].shape == expected.shape
             layer = layer_of(True)
+
+
+def test_one_graph_for_blocks_of_any_length():
+    """Of whole segments, after the first block, which has no cache."""
+    torch._dynamo.reset()
+    layer, counter = layer_of("rotary"), CompileCounter()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    ours = theirs = None
+    for n in (20, 16, 24, 12):
+        x = randn(n)
+        y, ours = compiled(x, ours)
+        expected, theirs = layer(x, theirs)
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-11)
+    assert counter.frame_count == 2
+    torch._dynamo.reset()

@@ -63,24 +63,27 @@ class RotaryPositions(nn.Module):
         """q: [B, H, N, D], the first at position start of the text; k: [B, H, M, D], the last N at the same places;
         k_global: [B, H, R, D], rows of the last segments finished."""
         n, keys, rows = q.shape[2], k.shape[2], k_global.shape[2]
-        turned = turns(q, n - keys, 1, keys)
-        spacing = geometry.segment / max(geometry.rank, 1)
-        first = (
-            geometry.rows_before(start + n) - rows - geometry.rows_before(start)
-        )  # from the first query's segment on
-        row_turns = turns(q, (first + 0.5) * spacing - 0.5 - start % geometry.segment, spacing, rows)
+        turned = turns(q, n - keys, keys)
+        first = geometry.rows_before(start + n) - rows - geometry.rows_before(start)  # from the query's segment on
+        into = start % geometry.segment
+        row_turns = turns(q, first, rows, length=geometry.segment, parts=max(geometry.rank, 1), back=into)
         return rotated(q, turned[:, keys - n :]), rotated(k, turned), rotated(k_global, row_turns)
 
 
-def turns(like: Tensor, first: float, step: float, count: int) -> Tensor:
-    """[2, count, D / 2]: cosines and sines for count places, `step` apart."""
+def turns(like: Tensor, first: int, count: int, *, length: int = 1, parts: int = 1, back: int = 0) -> Tensor:
+    """[2, count, D / 2]: cosines and sines at the middles of `count` parts, the first of number `first`, of stretches of
+    `length` tokens that have so many parts each, counted from the token `back` after the start of stretch 0."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     compiling = torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag
-    return (_turns if compiling else _made_turns)(float(first), float(step), count, like.shape[3], dtype, like.device)
+    make = _turns if compiling else _made_turns
+    return make(first, count, length, parts, back, like.shape[3], dtype, like.device)
 
 
-def _made_turns(first: float, step: float, count: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    places = torch.arange(count, device=device, dtype=exact(device)) * step + first
+def _made_turns(
+    first: int, count: int, length: int, parts: int, back: int, width: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    numbers = torch.arange(count, device=device, dtype=exact(device)) + first
+    places = (numbers + 0.5) * (length / parts) - 0.5 - back
     angles = angles_at(places, width)
     return torch.stack([angles.cos(), angles.sin()]).to(dtype)
 
@@ -88,7 +91,9 @@ def _made_turns(first: float, step: float, count: int, width: int, dtype: torch.
 # An operator of its own, because the compiler would compute cosines anew for every head of every sequence.
 _turns = torch.library.custom_op("longshort::turns", _made_turns, mutates_args=())
 _turns.register_fake(
-    lambda first, step, count, width, dtype, device: torch.empty(2, count, width // 2, dtype=dtype, device=device)
+    lambda first, count, length, parts, back, width, dtype, device: torch.empty(
+        2, count, width // 2, dtype=dtype, device=device
+    )
 )
 
 
