@@ -71,8 +71,10 @@ class RotaryPositions(nn.Module):
 
 
 def turns(like: Tensor, first: int, count: int, *, length: int = 1, parts: int = 1, back: int = 0) -> Tensor:
-    """[2, count, D / 2]: cosines and sines at the middles of `count` parts, the first of number `first`, of stretches of
-    `length` tokens that have so many parts each, counted from the token `back` after the start of stretch 0."""
+    """[2, count, D / 2]: cosines and sines at the middles of `count` parts, the first of them number `first`.
+
+    `length` tokens have so many `parts`; places are counted from token `back` of those that part 0 is of.
+    """
     dtype = torch.promote_types(like.dtype, torch.float32)
     compiling = torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag
     make = _turns if compiling else _made_turns

@@ -108,11 +108,13 @@ def enwik8_dualln(data: Path | None = None, dual_norm: bool = True) -> Run:
 
 
 def enwik8_quick(data: Path | None = None) -> Run:
-    """The best that half an hour of one H200 buys on enwik8. Not the paper's setting. Ours: not yet run.
+    """Half an hour of one H200 on enwik8, not the paper's setting. Ours: 1.068 bits per character on test, seed 0.
 
     57M parameters (8 layers of width 768, the lower four with windows of 128), rotary positions, Muon, one phase of
-    2,048 characters with a cache of as many.
-    Command: longshort train charlm.enwik8_quick, then longshort evaluate out/charlm.enwik8_quick
+    2,048 characters with a cache of as many. By the paper's protocol; read once, 1.068 on test and 1.086 on dev.
+    Cost: 21 minutes, 737,000 characters a second, 21 GiB; 2.5 minutes more for the test text by the paper's protocol.
+    It learns by heart: 0.90 in training at the end. LOG.md has the curve.
+    Command: longshort train charlm.enwik8_quick, then longshort evaluate out/charlm.enwik8_quick --compile
 
     Args:
         data: enwik8, packed or not, or its folder; downloaded unless given
