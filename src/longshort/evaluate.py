@@ -30,7 +30,7 @@ from longshort.train.processes import Processes
 logger = logging.getLogger(__name__)
 
 # Sequences at once: enough to fill the device
-BATCH = {"paper": {"cuda": 16, "cpu": 1}, "fast": {"cuda": 64, "cpu": 8}}
+BATCH = {"paper": {"cuda": 32, "cpu": 1}, "fast": {"cuda": 64, "cpu": 8}}
 
 
 def find_model(name: str, which: Literal["best", "last"] = "best") -> str:

@@ -107,9 +107,8 @@ class Generation:
             for context in self.contexts:
                 config = replace(self.config, positions=positions, memory=context)
                 model = CharLM(config).to(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
-                prompt = bytes(
-                    torch.randint(0, 256, (context + max(self.config.by_layer(self.config.window)),)).tolist()
-                )
+                length = context + max(config.by_layer(config.window))
+                prompt = bytes(torch.randint(0, 256, (length,)).tolist())
                 ms = time_per_character(model, prompt)
                 yield Row(f"generation, {positions} positions", f"memory of {context:,} characters", ms, None, None)
 

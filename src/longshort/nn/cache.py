@@ -70,7 +70,7 @@ class CausalCache:
             self,
             k_global=newest(self.k_global, rows),
             v_global=newest(self.v_global, rows),
-            mask_global=None if self.mask_global is None else self.mask_global[:, self.mask_global.shape[1] - rows :],
+            mask_global=None if self.mask_global is None else newest(self.mask_global, rows, dim=1),
             length=self.length - (self.length - needed) // step * step,
         )
 
@@ -110,10 +110,11 @@ class CausalCache:
         return replace(self, **{name: f(t) for name in names if (t := getattr(self, name)) is not None})
 
 
-def newest(t: Tensor, rows: int) -> Tensor:
+def newest(t: Tensor, rows: int, dim: int = 2) -> Tensor:
     """The last rows of [B, H, any, D]: the tensor itself or a copy, never a view, which would keep the others alive and
     for which compiled code is made anew."""
-    return t if t.shape[2] == rows else t[:, :, t.shape[2] - rows :].clone(memory_format=torch.contiguous_format)
+    older = t.shape[dim] - rows
+    return t.narrow(dim, older, rows).clone(memory_format=torch.contiguous_format) if older else t
 
 
 torch.serialization.add_safe_globals(

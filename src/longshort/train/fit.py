@@ -267,7 +267,7 @@ class Loop:
 
     def load(self, path: Path) -> None:
         about, own = load_state(path, self.model, self.optimizer, self.processes)
-        if about["data"] != self.data:
+        if about.get("data", self.data) != self.data:
             raise TrainingError(
                 f"the data of {self.folder} has changed since step {about['step']:,}: a run goes on with what it began "
                 "with. Restore it, or give another --out."
