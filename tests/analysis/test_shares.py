@@ -24,14 +24,14 @@ def test_parts_are_those_of_the_softmax(positions):
     layer = CausalLongShortAttention(8, 1, window=5, segment=4, rank=1, positions=positions).double()
     x = torch.randn(1, 13, 8, dtype=torch.float64)
     (shares,) = shares_of_rows(Alone(layer), x)  # [13, 1]
-    q, k, v, k_global, v_global, _ = layer.inputs(x, None)
-    tables = layer.tables(None, k_global.shape[2], q.dtype)
+    q, seen, tables = layer.inputs(x, None)
+    seen = seen._replace(v=torch.zeros_like(seen.v))
     # the part of each row by itself: a value of 1 for that row alone
     parts = []
-    for row in range(k_global.shape[2]):
-        ones = torch.zeros_like(v_global)
+    for row in range(seen.k_global.shape[2]):
+        ones = torch.zeros_like(seen.v_global)
         ones[:, :, row] = 1.0
-        parts.append(layer.attend(q, k, torch.zeros_like(v), k_global, ones, 13, tables)[0, 0, :, 0])
+        parts.append(layer.attend(q, seen._replace(v_global=ones), tables)[0, 0, :, 0])
     torch.testing.assert_close(shares[:, 0].double(), torch.stack(parts).sum(0), rtol=0, atol=1e-6)
     assert shares[:4].abs().max() == 0  # the first segment sees no row
     assert (shares[4:] > 0).all() and (shares < 1).all()
@@ -49,6 +49,16 @@ def test_all_layers_in_order_and_nothing_left_behind():
     with torch.no_grad():
         assert torch.equal(model(tokens)[0], before)
     assert not any(block.attention._forward_pre_hooks for block in model.blocks)
+
+
+def test_what_fills_a_cache_gets_nothing():
+    torch.manual_seed(0)
+    model = CharLM(CharLMConfig(layers=2, width=8, heads=2, feedforward=8, window=8, segment=4, memory=32)).eval()
+    tokens = torch.randint(0, 256, (1, 6))
+    with torch.no_grad():
+        _, caches = model(tokens)
+    plain, filled = shares_of_rows(model, tokens, caches), shares_of_rows(model, tokens, model.filled(caches))
+    torch.testing.assert_close(filled, plain, rtol=0, atol=1e-6)
 
 
 def test_bars_are_drawn_where_they_belong(tmp_path, monkeypatch):

@@ -142,9 +142,10 @@ def test_a_negative_memory_is_refused():
         cache.last(-1)
 
 
-@settings(max_examples=25)
-@given(cases(), st.integers(1, 40), st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=6))
-def test_a_filled_cache_means_the_same(layer, prompt, memory, sizes):
+@settings(max_examples=40)
+@given(cases(), st.integers(1, 40), st.integers(0, 40), sizes, st.sampled_from(["auto", "chunked"]), st.booleans())
+def test_a_filled_cache_means_the_same(layer, prompt, memory, sizes, impl, bounded):
+    layer.impl, layer.memory = impl, memory if bounded else None
     _, ours = layer(randn(2, prompt, 12))
     theirs = ours.last(memory)
     ours = ours.filled(memory)
@@ -167,6 +168,17 @@ def test_a_filled_cache_has_its_shapes_from_the_start(kind, prompt):
         cache = layer(randn(1, 1, 12), cache)[1].last(memory)
     period = 4 if kind == "sliding" else 8  # a segment; or what segments and windows have in common
     assert kinds[period:] == kinds[:-period] and len(set(kinds)) == period
+
+
+@pytest.mark.parametrize("name, size", [("mask", 8), ("mask_global", 4)])
+def test_one_mask_alone_is_a_mask(name, size):
+    layer, x = layer_of(), randn(1, 3, 12)
+    _, cache = layer(randn(1, 8, 12))
+    y, _ = layer(x, cache)
+    for seen in (True, False):
+        mask = torch.full((1, size), seen)
+        made, after = layer(x, replace(cache, **{name: mask}))
+        assert torch.allclose(made, y) == seen and getattr(after, name) is not None
 
 
 def test_a_filled_cache_follows_its_sequences():

@@ -24,12 +24,10 @@ def shares_of_rows(model: nn.Module, tokens: Tensor, *rest: Any) -> list[Tensor]
     def look(layer: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(layer, CausalLongShortAttention)
         x, cache = args[0], args[1] if len(args) > 1 else None
-        q, k, _, k_global, _, _ = layer.inputs(x, cache)
-        length = x.shape[1] if cache is None else cache.length + x.shape[1]
-        ones = torch.ones_like(k_global)  # values of 1 for rows and 0 for keys: what comes out is the rows' part
-        tables = layer.tables(cache, k_global.shape[2], q.dtype)
-        masks = layer.masks(cache, k, k_global)
-        out = layer.attend(q, k, torch.zeros_like(k), k_global, ones, length, tables, masks)  # [B, H, N, D]
+        q, seen, tables = layer.inputs(x, cache)
+        # values of 1 for rows and 0 for keys: what comes out is the rows' part
+        seen = seen._replace(v=torch.zeros_like(seen.v), v_global=torch.ones_like(seen.v_global))
+        out = layer.attend(q, seen, tables)  # [B, H, N, D]
         found.append(out[..., 0].float().mean(dim=0).T)
 
     layers = [m for m in model.modules() if isinstance(m, CausalLongShortAttention)]

@@ -155,7 +155,7 @@ class CharLM(
         return self.norm(x) @ self.embedding.weight.T, tuple(made)  # [B, N, V]
 
     def filled(self, caches: Caches) -> Caches:
-        """The same caches in the shape of full ones, if there is a bound: every next character then has one shape."""
+        """The same caches in the shape of full ones, if there is a bound: shapes then come again with every segment."""
         memory = self.config.memory
         return caches if memory is None else tuple(cache.filled(memory) for cache in caches)
 

@@ -63,7 +63,7 @@ class CausalCache:
         if memory is not None:
             if memory < 0:
                 raise ValueError(f"memory must not be negative, got {memory}")
-            rows = min(rows, memory // g.segment * g.rank)
+            rows = min(rows, g.rows_before(memory))
         step = g.segment if g.kind == "sliding" else math.lcm(g.segment, g.window)  # where windows start
         needed = max(self.k.shape[2], rows // max(g.rank, 1) * g.segment)
         return replace(
@@ -77,11 +77,12 @@ class CausalCache:
     def filled(self, memory: int) -> CausalCache:
         """The same in the shape of a full cache of `memory`: what is missing is there, and masked.
 
-        Compiled code and CUDA graphs are made for one shape: so a text has it from its first token on.
+        Compiled code and CUDA graphs are made for a shape: a text then has as many as a segment has tokens, from its
+        start on.
         """
         g, full = self.geometry, self.last(memory)
         tokens = g.kept - full.k.shape[2]
-        rows = memory // g.segment * g.rank - full.k_global.shape[2]
+        rows = g.rows_before(memory) - full.k_global.shape[2]
         if tokens <= 0 and rows <= 0:
             return full
         batch, device = self.batch, self.k.device

@@ -6,7 +6,7 @@ B batch, N tokens, C width, H heads, D head width, R rank.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,20 @@ from longshort.nn.fused import fusible, run_fused
 from longshort.nn.positions import RotaryPositions, TransformerXLPositions
 from longshort.ops import Implementation, RelativePositions, dynamic_projection, long_short_attention
 
-Masks = tuple[Tensor | None, Tensor | None]  # [B, keys], [B, rows]
 ROOM = 256  # rows that kept tables grow by at a time
+
+
+class Seen(NamedTuple):
+    """What a block sees: first what the cache has, then its own."""
+
+    k: Tensor  # [B, H, M, D]
+    v: Tensor
+    k_global: Tensor  # [B, H, rows, D]
+    v_global: Tensor
+    logits: Tensor  # [B, any, H·R], of the projection, of the tokens after the last segment finished before the block
+    length: int  # of the text, with this block
+    mask: Tensor | None = None  # [B, M], where the cache holds less than it has room for
+    mask_global: Tensor | None = None  # [B, rows]
 
 
 class CausalLongShortAttention(Projections):
@@ -68,38 +80,35 @@ class CausalLongShortAttention(Projections):
         self.check_input(x)
         if cache is None and self.rotary is None and fusible(self, x, self.geometry, self.positions is not None):
             return self.run_fused(x)
-        q, k, v, k_global, v_global, logits = self.inputs(x, cache)
-        length = x.shape[1] if cache is None else cache.length + x.shape[1]
-        tables = self.tables(cache, k_global.shape[2], q.dtype)
-        masks = self.masks(cache, k, k_global)
-        y = self.attend(q, k, v, k_global, v_global, length, tables, masks)
-        made = self.remember(k, v, k_global, v_global, logits, length, masks)
+        q, seen, tables = self.inputs(x, cache)
+        y = self.attend(q, seen, tables)
+        made = self.remember(seen)
         if tables is not None and not self.needs_tables_anew():
             made = replace(made, tables=tables)
         return self.out(self.merge(y)), made
 
-    def tables(self, cache: CausalCache | None, rows: int, dtype: torch.dtype) -> RelativePositions | None:
+    def tables(self, known: RelativePositions | None, rows: int, dtype: torch.dtype) -> RelativePositions | None:
         """Of positions. A text that is read token by token needs the same ones every time, and they cost more than all
         the rest: without gradients they stay with the cache, which is of the same weights."""
         if self.positions is None or self.needs_tables_anew():
             return None if self.positions is None else self.positions(self.geometry.span, rows, dtype)
-        known = None if cache is None else cache.tables
         if known is None or known.rows.shape[1] < rows or known.rows.dtype != dtype:
-            known = self.positions(self.geometry.span, -(-rows // ROOM) * ROOM, dtype)
+            known = self.positions(self.geometry.span, (rows // ROOM + 1) * ROOM, dtype)
         return known
 
     def needs_tables_anew(self) -> bool:
         return torch.is_grad_enabled() or torch.compiler.is_compiling()
 
-    def inputs(self, x: Tensor, cache: CausalCache | None) -> tuple[Tensor, ...]:
-        """Queries, keys, values, rows of both, all [B, H, any, D], and the logits of unfinished segments [B, any, H·R];
-        what the cache has stands in front."""
+    def inputs(self, x: Tensor, cache: CausalCache | None) -> tuple[Tensor, Seen, RelativePositions | None]:
+        """Queries [B, H, N, D], what they see, and tables of positions."""
         q, k, v = self.project(x)
         q = self.split(q)  # [B, H, N, D]
         k, v = (self.split(t) for t in self.norm.local(k, v))
         logits = self.rows(x).to(k.dtype)  # [B, N, H·R]
+        tables = None
         if cache is not None:
             self.check_cache(x, cache)
+            tables = cache.tables
             cache = cache.detach().to(k.dtype)
             k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
             logits = torch.cat([cache.logits, logits], dim=1)
@@ -109,46 +118,29 @@ class CausalLongShortAttention(Projections):
         k_open, v_open = (t[:, :, k.shape[2] - open_tokens :] for t in (k, v))
         rows = dynamic_projection(logits, k_open, v_open, segment=self.geometry.segment, impl=self.impl)
         k_global, v_global = self.normalise_rows(rows)
+        seen = Seen(k, v, k_global, v_global, logits, x.shape[1])
         if cache is not None:
             k_global = torch.cat([cache.k_global, k_global], dim=2)
             v_global = torch.cat([cache.v_global, v_global], dim=2)
-        return q, k, v, k_global, v_global, logits
+            masks = grown(cache.mask, k), grown(cache.mask_global, k_global)
+            seen = Seen(k, v, k_global, v_global, logits, cache.length + x.shape[1], *masks)
+        return q, seen, self.tables(tables, k_global.shape[2], q.dtype)
 
-    def masks(self, cache: CausalCache | None, k: Tensor, k_global: Tensor) -> Masks:
-        """Of the keys and rows that a cache, and then this block, have."""
-        if cache is None or cache.mask is None or cache.mask_global is None:
-            return None, None
-        mask, mask_global = (
-            F.pad(known, (0, t.shape[2] - known.shape[1]), value=True)
-            for known, t in ((cache.mask, k), (cache.mask_global, k_global))
-        )
-        return mask, mask_global
-
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        k_global: Tensor,
-        v_global: Tensor,
-        length: int,
-        positions: RelativePositions | None,
-        masks: Masks = (None, None),
-    ) -> Tensor:
-        """The attention of the last queries of `length` tokens, [B, H, N, D]."""
-        start = length - q.shape[2]
+    def attend(self, q: Tensor, seen: Seen, tables: RelativePositions | None) -> Tensor:
+        """The attention of the last queries of a text, [B, H, N, D]."""
+        start, k, k_global = seen.length - q.shape[2], seen.k, seen.k_global
         if self.rotary is not None:
             q, k, k_global = self.rotary(q, k, k_global, self.geometry, start)
         return long_short_attention(
             q,
             k,
-            v,
+            seen.v,
             k_global,
-            v_global,
+            seen.v_global,
             geometry=self.geometry,
-            mask=masks[0],
-            mask_global=masks[1],
-            positions=positions,
+            mask=seen.mask,
+            mask_global=seen.mask_global,
+            positions=tables,
             dropout=self.attention_dropout,
             start=start,
             impl=self.impl,
@@ -163,35 +155,26 @@ class CausalLongShortAttention(Projections):
         given = self.operator_for(x, self.geometry, positions=positions)
         out = run_fused(self, x, *given, mask=None, segment=self.geometry.segment)
         y, k, v, k_global, v_global, logits = out
-        return y, self.remember(k, v, k_global, v_global, logits, x.shape[1])
+        return y, self.remember(Seen(k, v, k_global, v_global, logits, x.shape[1]))
 
-    def remember(
-        self,
-        k: Tensor,
-        v: Tensor,
-        k_global: Tensor,
-        v_global: Tensor,
-        logits: Tensor,
-        length: int,
-        masks: Masks = (None, None),
-    ) -> CausalCache:
-        """The cache after `length` tokens: all a later block can see, but for rows older than `memory`."""
-        unfinished = length % self.geometry.segment
-        first = max(k.shape[2] - self.geometry.kept, 0)
-        rows = k_global.shape[2]
+    def remember(self, seen: Seen) -> CausalCache:
+        """The cache after this block: all a later one can see, but for rows older than `memory`."""
+        unfinished = seen.length % self.geometry.segment
+        first = max(seen.k.shape[2] - self.geometry.kept, 0)
+        rows = seen.k_global.shape[2]
         if self.memory is not None:
-            rows = min(rows, self.memory // self.geometry.segment * self.rank)
-        last = k_global.shape[2] - rows
+            rows = min(rows, self.geometry.rows_before(self.memory))
+        last = seen.k_global.shape[2] - rows
         return CausalCache(
-            k=kept(k[:, :, first:]),
-            v=kept(v[:, :, first:]),
-            k_global=kept(k_global[:, :, last:]),
-            v_global=kept(v_global[:, :, last:]),
-            logits=kept(logits[:, logits.shape[1] - unfinished :]),
-            length=length,
+            k=kept(seen.k[:, :, first:]),
+            v=kept(seen.v[:, :, first:]),
+            k_global=kept(seen.k_global[:, :, last:]),
+            v_global=kept(seen.v_global[:, :, last:]),
+            logits=kept(seen.logits[:, seen.logits.shape[1] - unfinished :]),
+            length=seen.length,
             geometry=self.geometry,
-            mask=None if masks[0] is None else kept(masks[0][:, first:]),
-            mask_global=None if masks[1] is None else kept(masks[1][:, last:]),
+            mask=None if seen.mask is None else kept(seen.mask[:, first:]),
+            mask_global=None if seen.mask_global is None else kept(seen.mask_global[:, last:]),
         )
 
     def check_cache(self, x: Tensor, cache: CausalCache) -> None:
@@ -216,6 +199,11 @@ class CausalLongShortAttention(Projections):
     def extra_repr(self) -> str:
         g = self.geometry
         return f"{super().extra_repr()}, window={g.window}, segment={g.segment}, kind={g.kind!r}, memory={self.memory}"
+
+
+def grown(mask: Tensor | None, t: Tensor) -> Tensor | None:
+    """The mask of a cache, [B, any], for tensors [B, H, M, D] of which it has the first: all others are there."""
+    return None if mask is None else F.pad(mask, (0, t.shape[2] - mask.shape[1]), value=True)
 
 
 def kept(t: Tensor) -> Tensor:
