@@ -220,6 +220,36 @@ def test_evaluate_warns_of_a_text_that_changed(trained, tmp_path, caplog, capsys
     assert "has changed since its training" in caplog.text
 
 
+def test_the_model_judged_is_the_one_named(trained, tmp_path, monkeypatch, capsys):
+    """Also when a better one comes while it is judged."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+
+    def judged_meanwhile(*given, **keywords):
+        shutil.copytree(
+            run / "checkpoints" / "step_00000003", run / "checkpoints" / "step_00000009", dirs_exist_ok=True
+        )
+        return evaluate(*given, **keywords)
+
+    evaluate = terminal.evaluate
+    monkeypatch.setattr(terminal, "evaluate", judged_meanwhile)
+    given = [
+        "evaluate",
+        str(run),
+        "--cpu",
+        "--protocol",
+        "fast",
+        "--context",
+        "64",
+        "--split",
+        "dev",
+        "--which",
+        "last",
+    ]
+    assert main([*given, "--out", str(tmp_path / "a.json")]) == 0
+    assert json.loads((tmp_path / "a.json").read_text())["model"].endswith("step_00000003")
+
+
 def test_evaluate_takes_another_text(trained, tmp_path, capsys):
     (tmp_path / "other.txt").write_text("something else entirely " * 10)
     assert main(["evaluate", str(trained), "--cpu", "--text", str(tmp_path / "other.txt")]) == 0

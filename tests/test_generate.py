@@ -62,6 +62,12 @@ def test_the_block_of_the_prompt_does_not_matter(positions):
     assert len(texts) == 1
 
 
+def test_a_prompt_is_read_in_blocks_of_the_models_memory():
+    model, prompt = model_of(memory=16), bytes(range(200))
+    texts = [bytes(generate(model, prompt, 9, GREEDY, block=block)) for block in (None, 16, 200)]
+    assert texts[0] == texts[1] != texts[2]
+
+
 def test_a_seed_decides_the_text():
     model = model_of()
     first, again, other = (bytes(generate(model, PROMPT, 20, seed=seed)) for seed in (1, 1, 2))
@@ -71,6 +77,8 @@ def test_a_seed_decides_the_text():
 
 class Fixed(nn.Module):
     """The same scores whatever was read; keeps what it was given."""
+
+    config = TINY
 
     def __init__(self, logits):
         super().__init__()

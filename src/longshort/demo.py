@@ -35,7 +35,7 @@ def demo(out: Path, *, console: Console, steps: int | None = None) -> list[Path]
     test = task.splits.test
 
     console.rule("a sample", align="left")
-    written = bytes(generate(model, PROMPT, LETTERS, Sampling(temperature=0.7), seed=1, block=task.length))
+    written = bytes(generate(model, PROMPT, LETTERS, Sampling(temperature=0.7), seed=1))
     console.print((PROMPT + written).decode(errors="replace"), highlight=False, markup=False)
 
     console.rule("bits per character on text it has not seen", align="left")

@@ -15,7 +15,7 @@ from torch import Tensor
 from longshort.models.charlm import CharLM
 from longshort.replay import Replay, Step
 
-BLOCK = 4_096  # of the prompt that is read at once, unless less is asked for
+BLOCK = 4_096  # of the prompt that is read at once, where the model has no bound
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def generate(
 ) -> Iterator[int]:
     """`count` bytes that go on from the prompt, as they come. With one seed, always the same on one machine.
 
-    The caches grow by `rank` rows a segment and layer, up to the model's memory. The prompt is read in blocks.
+    The caches hold rows of the last characters, as many as the model's memory. The prompt is read in blocks, of that
+    length unless another is given.
     """
     if not prompt:
         raise ValueError("prompt is empty: a model goes on from at least one character")
@@ -74,7 +75,7 @@ def generate(
         random.seed()
     else:
         random.manual_seed(seed)
-    return _continued(model, prompt, count, sampling or Sampling(), random, block or BLOCK)
+    return _continued(model, prompt, count, sampling or Sampling(), random, block or model.config.memory or BLOCK)
 
 
 @torch.no_grad()

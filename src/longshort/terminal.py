@@ -47,14 +47,15 @@ def judge(
     """Print, and write to `out`, the bits per character of each text, and by which protocol they were found."""
     processes = Processes("auto", cpu=cpu)
     console = Console(stderr=True, quiet=not processes.first)
-    model = load_model(name, processes.device, which)
+    name = find_model(name, which)  # once: a training that goes on may make a better one
+    model = load_model(name, processes.device)
     if compile:
-        model.compile(dynamic=False)
+        model.compile(dynamic=None if model.config.memory is None else False)  # lengths that grow are not one shape
     texts = texts_of(name, split, data, corpus) if text is None else {str(text): open_text(text)}
     protocol = protocol_of(kind, processes.device.type, batch, context, step)
     bound = model.config.memory
     memory = "no bound on the cache" if bound is None else f"read in blocks of {bound:,} with a cache of {bound:,}"
-    told = f"{find_model(name, which)}, {processes.precision}, {protocol}, {memory}"
+    told = f"{name}, {processes.precision}, {protocol}, {memory}"
     console.print(told, soft_wrap=True, highlight=False)
     found = {}
     for part, content in texts.items():
@@ -67,7 +68,7 @@ def judge(
             print(f"{part}: {found[part]:.4f} bits per character ({count:,} characters, {seconds:.0f} s)", flush=True)
     if out is not None and processes.first:
         facts = {
-            "model": find_model(name, which),
+            "model": name,
             "protocol": f"{protocol}, {memory}",
             "precision": processes.precision,
         }
@@ -97,7 +98,7 @@ def write(
     tell(prompt)
     done, began = 0, time.monotonic()
     try:
-        for byte in generate(model, prompt or b"\n", count, sampling, seed=seed, block=model.config.memory):
+        for byte in generate(model, prompt or b"\n", count, sampling, seed=seed):
             if done == 0:
                 began = time.monotonic()  # reading the prompt is not writing
             tell(bytes([byte]))

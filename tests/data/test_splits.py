@@ -51,6 +51,5 @@ def test_a_fingerprint_is_of_the_text_and_of_its_parts(size, monkeypatch):
     for i in (0, size - 13, size - 12, size - 8, size - 1):  # the edges of its parts
         other = text.copy()
         other[i] += 1
-        same = split(other, 5, 7).fingerprint() == ours
-        assert not same or (size > 8 * 256 and i == size - 13)
+        assert split(other, 5, 7).fingerprint() != ours
     assert split(np.append(text, text[:1]), 5, 7).fingerprint() != ours

@@ -26,11 +26,11 @@ def test_replayed_writing_is_the_writing(positions, dtype, read, monkeypatch):
     prompt = bytes(range(read))
     made = []
     monkeypatch.setattr(sampling, "Replay", lambda step: made.append(Replay(step)) or made[-1])
-    ours = bytes(generate(model, prompt, 80, Sampling(temperature=1.0), seed=3, block=64))
+    ours = bytes(generate(model, prompt, 80, Sampling(temperature=1.0), seed=3))
     assert len(made[0].graphs) == 8  # one for each length of the unfinished segment
     monkeypatch.setattr(sampling, "Replay", lambda step: step)
     monkeypatch.setattr(CharLM, "filled", lambda model, caches: caches)
-    assert ours == bytes(generate(model, prompt, 80, Sampling(temperature=1.0), seed=3, block=64))
+    assert ours == bytes(generate(model, prompt, 80, Sampling(temperature=1.0), seed=3))
 
 
 def test_each_kind_of_call_has_its_graph_and_carries_on():

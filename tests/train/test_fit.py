@@ -221,6 +221,34 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path, change):
     assert checkpoints(run, tmp_path).steps()[-1] == 5
 
 
+def test_a_finished_run_needs_its_text_no_more(tmp_path):
+    run = language(tmp_path, steps=3)
+    do(run, tmp_path)
+    (tmp_path / "text").write_bytes(b"something else entirely " * 100)
+    assert "was finished before" in do(replace(run, task=replace(run.task)), tmp_path, resume=True)[1]
+
+
+def test_a_record_may_lack_a_newer_field(tmp_path):
+    run = language(tmp_path, steps=3)
+    do(run, tmp_path)
+    path = tmp_path / run.name / "run.json"
+    record = json.loads(path.read_text())
+    del record["model"]["dual_norm"]
+    path.write_text(json.dumps(record))
+    do(replace(run, steps=5), tmp_path, resume=True)
+    assert checkpoints(run, tmp_path).steps()[-1] == 5
+
+
+def test_a_run_below_its_own_text_does_not_read_itself(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    run = language(folder)
+    run = replace(run, steps=3, task=replace(run.task, source=replace(run.task.source, path=folder)))
+    do(run, folder / "out")
+    do(replace(run, steps=5, task=replace(run.task)), folder / "out", resume=True)
+    assert checkpoints(run, folder / "out").steps()[-1] == 5
+
+
 def test_a_run_starts_from_the_last_weights_of_the_one_before(tmp_path):
     first = points(name="first", scores=(9, 9, 1, 9, 2, 9, 3), evaluate_every=2)
     second = points(name="second", steps=2, optimizer=AdamW(lr=0.0, weight_decay=0.0), starts_from=first)

@@ -122,4 +122,6 @@ def test_a_run_goes_on_as_it_began(tmp_path):
 def test_a_text_may_move():
     old, new = (as_json(Path(name)) for name in ("here", "there"))
     assert differences({"a": old, "b": 1}, {"a": new, "b": 1}) == []
+    assert differences({"a": None}, {"a": new}) == differences({"a": old}, {"a": None}) == []
+    assert differences({"a": 1}, {"a": new})
     assert differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 2}, "c": 3}, but=("c",)) == ["a.b was 1, now 2"]

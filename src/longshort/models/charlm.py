@@ -16,6 +16,7 @@ from longshort.nn import CausalCache, CausalLongShortAttention
 from longshort.nn.blocks import FeedForward
 
 Caches = tuple[CausalCache, ...]
+PER_KIND = 8  # times that a block may be compiled: without a cache, with one, to train, to judge
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,11 @@ class CharLM(
         return caches if memory is None else tuple(cache.filled(memory) for cache in caches)
 
     def compile(self, *args: Any, **keywords: Any) -> None:
-        """Each block in its place, by torch.compile: the blocks share their code, so it is compiled once."""
+        """Each block in its place, by torch.compile: once for all of one window and rank, which share their code."""
+        from torch._dynamo import config
+
+        sizes = zip(*(self.config.by_layer(each) for each in (self.config.window, self.config.rank)), strict=True)
+        config.recompile_limit = max(config.recompile_limit, PER_KIND * len(set(sizes)))
         for block in self.blocks:
             block.compile(*args, **keywords)
 

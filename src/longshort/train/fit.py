@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from longshort.train.interrupt import Stop
 from longshort.train.log import Log, clock
 from longshort.train.optimizer import set_rate
 from longshort.train.processes import Parallel, Processes
-from longshort.train.run import Run, as_json, differences
+from longshort.train.run import Run, as_json, differences, from_json
 from longshort.train.state import load_state, load_weights, random_states, save_state, set_random_states
 
 # of a run that goes on; how it is spread and divided is checked with its checkpoint
@@ -112,11 +113,13 @@ class Loop:
         self.prepare_folder()
 
     def check_same(self) -> None:
-        """A run goes on as it began: only what does not decide the result may change."""
+        """A run goes on as it began, but for how long it lasts and for what does not decide the result."""
         try:
             began = json.loads((self.folder / "run.json").read_text())
         except (OSError, ValueError):
             return
+        with suppress(ValueError):  # a task of the user's own is compared as it was written
+            began = as_json(from_json(began))  # with fields that are newer than the record
         changed = differences(began, as_json(self.run), but=MAY_CHANGE)
         if changed:
             raise TrainingError(
@@ -267,7 +270,8 @@ class Loop:
 
     def load(self, path: Path) -> None:
         about, own = load_state(path, self.model, self.optimizer, self.processes)
-        if about.get("data", self.data) != self.data:
+        unfinished = about["step"] < self.run.steps
+        if unfinished and about.get("data", self.data) != self.data:
             raise TrainingError(
                 f"the data of {self.folder} has changed since step {about['step']:,}: a run goes on with what it began "
                 "with. Restore it, or give another --out."

@@ -79,10 +79,10 @@ def as_json(value: Any) -> Any:
 
 def differences(old: Any, new: Any, *, but: Collection[str] = (), at: str = "") -> list[str]:
     """What differs between two records, as "field: old, now new"; paths may, for a text may move."""
+    if all(value is None or (isinstance(value, dict) and value.get("type") == "path") for value in (old, new)):
+        return []
     if isinstance(old, dict) and isinstance(new, dict):
         kinds = [str(record.get("type")).rpartition(":")[2] for record in (old, new)]
-        if kinds == ["path", "path"]:
-            return []
         if kinds[0] != kinds[1]:
             return [f"{at} was {kinds[0]}, now {kinds[1]}"]
         found = []
