@@ -18,7 +18,7 @@ from longshort.data.progress import Tell
 from longshort.data.unpack import is_packed, pieces
 
 HEAD = 8192  # bytes in which a NUL tells a binary file
-OTHER_NAME = "of another name"
+OTHER_NAME, TRAININGS = "of another name", "folders of trainings"
 RUN = ("run.json", "checkpoints")  # what the folder of a training has
 
 
@@ -69,7 +69,7 @@ def _walk(root: Path, pattern: str, skipped: Counter[str], leave_out: Path, with
         folders[:] = [f for f in folders if not _hidden(f) and f not in without and here / f != leave_out]
         runs = [f for f in folders if all((here / f / name).exists() for name in RUN)]  # a run must not read itself
         folders[:] = [f for f in folders if f not in runs]
-        skipped["folders of trainings"] += len(runs)
+        skipped[TRAININGS] += len(runs)
         skipped["links to folders"] += sum((here / name).is_symlink() for name in folders)
         files = [name for name in files if not _hidden(name)]
         matching = [name for name in files if fnmatchcase(name, pattern)]

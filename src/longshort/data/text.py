@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from longshort.data.files import alone_in, cache_folder, has_size, whole_file
-from longshort.data.folder import OTHER_NAME, Found, find, join, look
+from longshort.data.folder import OTHER_NAME, TRAININGS, Found, find, join, look
 from longshort.data.progress import progress_bar
 from longshort.data.splits import Text
 from longshort.data.unpack import is_packed
@@ -66,7 +66,7 @@ def _joined(sources: list[Path], cache: Path, pattern: str, without: Collection[
                     raise ValueError(
                         f"no text in {', '.join(map(str, sources))} (names that match {pattern!r}): {_told(skipped)}"
                     )
-            del skipped[OTHER_NAME], skipped["empty"]  # by the user's own wish, and nothing lost
+            del skipped[OTHER_NAME], skipped[TRAININGS], skipped["empty"]  # by the user's own wish, and nothing lost
             if skipped.total():
                 logger.warning("%s of %s: %s", joined.name, ", ".join(map(str, sources)), _told(skipped))
     return joined
