@@ -289,15 +289,21 @@ def test_generate_ends_politely(trained, capsys, monkeypatch):
     ("arguments", "said"),
     [
         (["generate", "nowhere", "--prompt", "a"], "nowhere is not there"),
-        (["generate", "TRAINED", "--prompt", "a", "--temperature", "-1"], "temperature must not be negative"),
+        (["generate", "TRAINED", "--prompt", "a", "--temperature", "-1"], "temperature must be a number of at least 0"),
         (["generate", "TRAINED", "--prompt", "a", "--top-p", "2"], "top_p must be"),
         (["evaluate", "nowhere"], "nowhere is not there"),
         (["evaluate", "TRAINED", "--step", "0"], "step must lie between"),
+        (["evaluate", "TRAINED", "--batch", "0"], "batch be at least 1"),
+        (["evaluate", "TRAINED", "--out", "."], "out must be a file"),
+        (["evaluate", "TRAINED", "--text", "TEXT", "--corpus", "text8"], "give no corpus or data with it"),
+        (["evaluate", "ABOVE"], "below it there are"),
         (["evaluate", "TRAINED", "--text", "nowhere"], "nowhere is not there"),
         (["train", "charlm.text", "--path", "nowhere"], "nowhere is not there"),
         (["train", "charlm.text", "--path", "TEXT", "--steps", "0"], "steps must be at least 1"),
         (["train", "charlm.text", "--path", "TEXT", "--length", "100000"], "too short"),
         (["train", "replay", "--record", "nowhere.json"], "nowhere.json"),
+        (["train", "replay", "--record", "TEXT"], "text.txt is no record of a run"),
+        (["train", "replay", "--record", "RESULT"], "result.json is no record of a run"),
         (["analyse", "curves"], "give folders of runs"),
         (["analyse", "curves", "nowhere"], "no log of a run in nowhere"),
         (["analyse", "attention"], "give one model"),
@@ -305,11 +311,31 @@ def test_generate_ends_politely(trained, capsys, monkeypatch):
 )
 def test_what_cannot_be_done_is_said_in_a_line(arguments, said, trained, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {"TRAINED": str(trained), "TEXT": str(trained.parent / "text.txt")}
+    names = {"TRAINED": trained, "TEXT": trained.parent / "text.txt", "ABOVE": trained.parent}
+    names["RESULT"] = trained / "result.json"
     cpu = [] if arguments[0] == "analyse" else ["--cpu"]
-    assert main([names.get(a, a) for a in arguments] + cpu) == 1
+    assert main([str(names.get(a, a)) for a in arguments] + cpu) == 1
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
+
+
+def test_a_text_that_is_gone_is_named_with_the_option(trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    record = tmp_path / "run" / "run.json"
+    record.write_text(record.read_text().replace("text.txt", "gone.txt"))
+    assert main(["evaluate", str(tmp_path / "run"), "--cpu"]) == 1
+    error = capsys.readouterr().err
+    assert "gone.txt is not there" in error and "if it moved, evaluate with --data" in error
+
+
+def test_a_resumed_run_has_the_steps_it_began_with(trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "charlm.text")
+    same = ["--preset", "tiny", "--length", "64", "--sequences", "4", "--out", str(tmp_path), "--cpu", "--resume"]
+    again = ["train", "charlm.text", "--path", str(trained.parent / "text.txt"), *same]
+    assert main(again) == 0 and "was finished before" in capsys.readouterr().err
+    assert main([*again, "--steps", "4", "--save-every", "1"]) == 0
+    error = capsys.readouterr().err
+    assert "3 steps before, 4 now" in error and "charlm.text: 4 steps in" in error and "bpc" in error.splitlines()[-1]
 
 
 def test_analyse_draws(trained, tmp_path, capsys):

@@ -115,6 +115,7 @@ PROBABILITIES = [0.15, 0.4, 0.05, 0.3, 0.1]
         (Sampling(1.0), PROBABILITIES),
         (Sampling(0.5), [p**2 / 0.285 for p in PROBABILITIES]),
         (Sampling(0.0), [0, 1, 0, 0, 0]),
+        (Sampling(5e-324), [0, 1, 0, 0, 0]),
         (Sampling(1.0, top_k=2), [0, 4 / 7, 0, 3 / 7, 0]),
         (Sampling(1.0, top_k=99), PROBABILITIES),
         (Sampling(1.0, top_p=0.39), [0, 1, 0, 0, 0]),
@@ -163,6 +164,9 @@ def test_nothing_is_asked_of_the_model_in_vain():
         (b"", 5, {}, "prompt is empty"),
         (b"x", -1, {}, "count must not be negative, got -1"),
         (b"x", 5, dict(block=0), "block must be at least 1, got 0"),
+        (b"x", 5, dict(seed=2**63), "seed must be at least 0 and below"),
+        (b"x", 5, dict(seed=-1), "seed must be at least 0 and below"),
+        ("x", 5, {}, "prompt must be bytes, got str"),
     ],
 )
 def test_what_cannot_go_on_is_refused_at_once(prompt, count, keywords, words):
@@ -173,7 +177,7 @@ def test_what_cannot_go_on_is_refused_at_once(prompt, count, keywords, words):
 @pytest.mark.parametrize(
     "keywords, words",
     [
-        (dict(temperature=-0.1), "temperature must not be negative, got -0.1"),
+        (dict(temperature=-0.1), "temperature must be a number of at least 0, got -0.1"),
         (dict(temperature=math.nan), "temperature"),
         (dict(top_k=0), "top_k must be at least 1, got 0"),
         (dict(top_p=0.0), "top_p must be above 0 and at most 1, got 0.0"),

@@ -54,12 +54,15 @@ def train_command(recipe: Callable[..., Any]) -> Callable[..., None]:
     """A command with the recipe's options and those that all trainings have."""
 
     def command(**given: Any) -> None:
-        from longshort.recipes.options import adjusted
+        from longshort.recipes.options import adjusted, as_long_as_begun
         from longshort.train import train
 
         own = {name: given.pop(name) for name in inspect.signature(recipe).parameters}
         where = {name: given.pop(name) for name in ("out", "resume", "cpu", "parallel")}
-        train(adjusted(recipe(**own), **given), where.pop("out"), **where)
+        run, out = adjusted(recipe(**own), **given), where.pop("out")
+        if where["resume"] and given["steps"] is None:
+            run = as_long_as_begun(run, out)
+        train(run, out, **where)
 
     def common(
         *,
@@ -72,6 +75,9 @@ def train_command(recipe: Callable[..., Any]) -> Callable[..., None]:
         precision: Literal["auto", "fp32", "bf16"] | None = None,
         compile: bool | None = None,
         seed: int | None = None,
+        log_every: int | None = None,
+        evaluate_every: int | None = None,
+        save_every: int | None = None,
     ) -> None: ...
 
     mine, theirs = inspect.signature(common).parameters, inspect.signature(recipe).parameters
@@ -88,11 +94,14 @@ COMMON = """    out: the run gets a folder of its name in this one
     resume: go on from the last checkpoint
     cpu: leave the GPU alone
     parallel: with several processes, each has the whole model (ddp) or a share of it (fsdp)
-    steps: so many instead of the recipe's, in every run of a chain; the schedule fits itself to them
+    steps: so many, not the recipe's or those that a resumed run began with; in every run of a chain, and schedules fit
     accumulate: divide each batch into so many parts, for less memory
     precision: auto is bf16 where a GPU has it, else fp32
     compile: use torch.compile on a GPU
     seed: of weights and dropout
+    log_every: steps between the lines of the log
+    evaluate_every: steps between evaluations on the development text
+    save_every: steps between checkpoints: the most that a kill can cost
 """
 
 
@@ -102,11 +111,9 @@ def replay(record: Path) -> Any:
     Args:
         record: the file run.json of a run's folder
     """
-    import json
+    from longshort.train import read_run
 
-    from longshort.train import from_json
-
-    return from_json(json.loads(record.read_text()))
+    return read_run(record)
 
 
 def evaluate(
@@ -181,7 +188,7 @@ def generate(
 
     Args:
         model: folder of a run, of a checkpoint or of a saved model, or a name on the Hugging Face hub
-        prompt: the text to go on with; read from standard input unless given
+        prompt: the text to go on with; unless given, what comes from standard input, and on a terminal a new line
         count: characters (bytes) to write
         temperature: below 1 more likely ones, above 1 more surprising ones; 0 always the likeliest
         top_k: choose among the k likeliest only

@@ -23,7 +23,7 @@ from longshort.data.splits import Text
 from longshort.models.charlm import CharLM
 from longshort.tasks.bits import Protocol, Reading, Windows, bits, work
 from longshort.tasks.language import LanguageModelling
-from longshort.train import Run, from_json
+from longshort.train import Run, read_run
 from longshort.train.checkpoint import META, Checkpoints
 from longshort.train.processes import Processes
 
@@ -38,7 +38,9 @@ def find_model(name: str, which: Literal["best", "last"] = "best") -> str:
     checkpoints = Checkpoints(Path(name) / "checkpoints")
     found = checkpoints.best() if which == "best" else checkpoints.last()
     if found is None and Path(name).is_dir() and not (Path(name) / "config.json").exists():
-        raise FileNotFoundError(f"{name} holds neither a run with checkpoints nor a model")
+        runs = [str(path.parent) for path in sorted(Path(name).glob("*/run.json"))]
+        below = f"; below it there are {', '.join(runs)}" if runs else ""
+        raise FileNotFoundError(f"{name} holds neither a run with checkpoints nor a model{below}")
     return name if found is None else str(found)
 
 
@@ -53,14 +55,15 @@ def load_model(name: str, device: torch.device | str, which: Literal["best", "la
             return CharLM.from_pretrained(path).to(device).eval()
     except SafetensorError as error:
         raise ValueError(f"the weights in {path} cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"config.json in {path} cannot be read: {error}") from None
 
 
 def find_run(name: str) -> Run | None:
     """The run that a folder, or the checkpoint's run above it, records."""
     for folder in (Path(name), *Path(name).resolve().parents[:2]):
         if (folder / "run.json").exists():
-            run: Run = from_json(json.loads((folder / "run.json").read_text()))
-            return run
+            return read_run(folder / "run.json")
     return None
 
 
@@ -80,18 +83,23 @@ def texts_of(
     else:
         run = find_run(name)
         if run is None or not isinstance(run.task, LanguageModelling):
-            raise FileNotFoundError(f"{name} does not say what text it was trained on: give --corpus or --text")
+            options = "evaluate: --corpus or --text, analyse: --prompt"
+            raise FileNotFoundError(f"{name} does not say what text it was trained on: name one ({options})")
         source = run.task.source
         if data is not None:
             source = replace(source, path=data)
-    splits = source.splits()
+    try:
+        splits = source.splits()
+    except FileNotFoundError as error:
+        where = "" if corpus or data else f" (the text that {name} was trained on; if it moved, evaluate with --data)"
+        raise FileNotFoundError(f"{error}{where}") from None
     if corpus is None and data_of(name) not in (None, splits.fingerprint()):
         logger.warning("the text of %s has changed since its training, which may have seen what is judged now", name)
     return {part: getattr(splits, part) for part in (("dev", "test") if split == "both" else (split,))}
 
 
 def protocol_of(kind: Literal["paper", "fast"], device: str, batch: int | None, context: int, step: int) -> Protocol:
-    batch = batch or BATCH[kind]["cuda" if device == "cuda" else "cpu"]
+    batch = BATCH[kind]["cuda" if device == "cuda" else "cpu"] if batch is None else batch
     return Windows(context, step, batch) if kind == "paper" else Reading(context, batch)
 
 

@@ -28,7 +28,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
-            raise ValueError(f"temperature must not be negative, got {self.temperature}")
+            raise ValueError(f"temperature must be a number of at least 0, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -39,7 +39,7 @@ class Sampling:
         logits = logits.float()
         if self.temperature == 0:
             return torch.nn.functional.one_hot(logits.argmax(), len(logits)).float()
-        weights = (logits / self.temperature).softmax(dim=0)
+        weights = ((logits - logits.max()).double() / self.temperature).softmax(dim=0).float()
         ordered, order = weights.sort(descending=True, stable=True)
         kept = torch.ones_like(ordered, dtype=torch.bool)
         if self.top_k is not None:
@@ -64,12 +64,16 @@ def generate(
     The caches hold rows of the last characters, as many as the model's memory. The prompt is read in blocks, of that
     length unless another is given.
     """
+    if not isinstance(prompt, bytes):
+        raise ValueError(f"prompt must be bytes, got {type(prompt).__name__}: encode it, as UTF-8 say")
     if not prompt:
         raise ValueError("prompt is empty: a model goes on from at least one character")
     if count < 0:
         raise ValueError(f"count must not be negative, got {count}")
     if block is not None and block < 1:
         raise ValueError(f"block must be at least 1, got {block}")
+    if seed is not None and not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be at least 0 and below 2**63, got {seed}")
     random = torch.Generator()  # on the CPU, so that a seed means the same for every device
     if seed is None:
         random.seed()

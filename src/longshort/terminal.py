@@ -45,6 +45,12 @@ def judge(
     cpu: bool,
 ) -> dict[str, float]:
     """Print, and write to `out`, the bits per character of each text, and by which protocol they were found."""
+    if text is not None and (corpus is not None or data is not None):
+        raise ValueError("text is judged as a whole: give no corpus or data with it")
+    if out is not None:  # before the work, not after it
+        if out.is_dir():
+            raise ValueError(f"out must be a file, and {out} is a folder")
+        out.parent.mkdir(parents=True, exist_ok=True)
     processes = Processes("auto", cpu=cpu)
     console = Console(stderr=True, quiet=not processes.first)
     name = find_model(name, which)  # once: a training that goes on may make a better one
@@ -72,7 +78,6 @@ def judge(
             "protocol": f"{protocol}, {memory}",
             "precision": processes.precision,
         }
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, json.dumps({**facts, "bits_per_character": found}, indent=1).encode())
     return found
 
@@ -95,10 +100,11 @@ def write(
         sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
         sys.stdout.flush()
 
+    writing = generate(model, prompt or b"\n", count, sampling, seed=seed)
     tell(prompt)
     done, began = 0, time.monotonic()
     try:
-        for byte in generate(model, prompt or b"\n", count, sampling, seed=seed):
+        for byte in writing:
             if done == 0:
                 began = time.monotonic()  # reading the prompt is not writing
             tell(bytes([byte]))

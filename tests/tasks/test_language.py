@@ -87,3 +87,10 @@ def test_evaluation_can_be_of_less(task, model):
 
 def test_fewer_bits_are_better(task):
     assert task.metric == "bpc" and not task.higher_is_better
+
+
+def test_too_little_text_is_refused_before_it_is_trained_on(tmp_path):
+    (tmp_path / "text").write_bytes(b"x" * 39)
+    task = LanguageModelling(FileSource(tmp_path / "text"), 4, 1)
+    with pytest.raises(ValueError, match="development text has 1 bytes"):
+        task.fingerprint()

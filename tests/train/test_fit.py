@@ -407,7 +407,7 @@ def test_what_is_told(tmp_path):
     progress, finish, end = printed.splitlines()
     assert progress.startswith("step 3 of 6  loss ") and "tokens/s" in progress and progress.endswith("left")
     assert finish.startswith("step 6 of 6  loss ") and "score 2.5000" in finish
-    assert end.startswith("points: 6 steps in 0:00:00") and str(tmp_path / "points") in end
+    assert end.startswith("points: 6 steps in 0:00:00  score 1.5000, ") and str(tmp_path / "points") in end
     losses = {"step", "loss", "rate", "tokens_per_second", "seconds"}
     first, middle, last, score = read_log(tmp_path / "points")
     assert first.keys() == last.keys() == losses

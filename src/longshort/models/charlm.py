@@ -16,7 +16,7 @@ from longshort.nn import CausalCache, CausalLongShortAttention
 from longshort.nn.blocks import FeedForward
 
 Caches = tuple[CausalCache, ...]
-PER_KIND = 8  # times that a block may be compiled: without a cache, with one, to train, to judge
+PER_KIND = 16  # times that a block may be compiled: without a cache, with one, to train, to judge
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class CharLMConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "feedforward", "vocabulary"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if isinstance(getattr(self, name), float) or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
         if self.positions not in ("relative", "rotary", "none"):
             raise ValueError(f"positions must be 'relative', 'rotary' or 'none', got {self.positions!r}")
         if not 0.0 <= self.dropout < 1.0:
@@ -157,8 +157,7 @@ class CharLM(
 
     def filled(self, caches: Caches) -> Caches:
         """The same caches in the shape of full ones, if there is a bound: shapes then come again with every segment."""
-        memory = self.config.memory
-        return caches if memory is None else tuple(cache.filled(memory) for cache in caches)
+        return tuple(cache.filled(self.config.memory) for cache in caches)
 
     def compile(self, *args: Any, **keywords: Any) -> None:
         """Each block in its place, by torch.compile: once for all of one window and rank, which share their code."""

@@ -74,12 +74,14 @@ class CausalCache:
             length=self.length - (self.length - needed) // step * step,
         )
 
-    def filled(self, memory: int) -> CausalCache:
-        """The same in the shape of a full cache of `memory`: what is missing is there, and masked.
+    def filled(self, memory: int | None) -> CausalCache:
+        """The same in the shape of a full cache of `memory`: what is missing is there, and masked. None: as it is.
 
         Compiled code and CUDA graphs are made for a shape: a text then has as many as a segment has tokens, from its
         start on.
         """
+        if memory is None:
+            return self
         g, full = self.geometry, self.last(memory)
         tokens = g.kept - full.k.shape[2]
         rows = g.rows_before(memory) - full.k_global.shape[2]

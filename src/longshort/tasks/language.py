@@ -36,7 +36,10 @@ class LanguageModelling:
 
     @cached_property
     def splits(self) -> Splits:
-        return self.source.splits()
+        made = self.source.splits()
+        if len(made.dev) < 2:
+            raise ValueError(f"the development text has {len(made.dev)} bytes, and nothing to predict: give more text")
+        return made
 
     def fingerprint(self) -> str:
         return self.splits.fingerprint()

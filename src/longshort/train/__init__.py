@@ -3,7 +3,7 @@
 from longshort.train.errors import CheckpointError, DivergedError, StoppedError, TrainingError
 from longshort.train.fit import Result, train
 from longshort.train.optimizer import AdamW, Muon
-from longshort.train.run import Run, as_json, from_json
+from longshort.train.run import Run, as_json, from_json, read_run
 from longshort.train.schedule import Schedule
 from longshort.train.task import Task
 
@@ -20,5 +20,6 @@ __all__ = [
     "TrainingError",
     "as_json",
     "from_json",
+    "read_run",
     "train",
 ]

@@ -120,6 +120,8 @@ class Loop:
             return
         with suppress(ValueError):  # a task of the user's own is compared as it was written
             began = as_json(from_json(began))  # with fields that are newer than the record
+        if self.processes.first and began.get("steps") != self.run.steps:
+            self.console.print(f"{self.run.name}: {began.get('steps')} steps before, {self.run.steps} now")
         changed = differences(began, as_json(self.run), but=MAY_CHANGE)
         if changed:
             raise TrainingError(
@@ -166,9 +168,10 @@ class Loop:
                 loss, speed = self.mean_loss(), tokens / (time.monotonic() - lap)
                 self.seconds = time.monotonic() - began
                 log.numbers(self.step, loss=loss, rate=rate, tokens_per_second=speed, seconds=self.seconds)
-                told = "".join(f"  {name} {value:.4f}" for name, value in self.metrics.items())
-                log.progress(self.step, f"loss {loss:.4f}{told}  {speed:,.0f} tokens/s")
+                log.progress(self.step, f"loss {loss:.4f}{self.told()}  {speed:,.0f} tokens/s")
                 tokens, lap = 0, time.monotonic()
+            else:
+                log.move(self.step)
             stopping = self.stopping(stop, logs)
             better = False
             pause = time.monotonic()
@@ -182,7 +185,12 @@ class Loop:
             lap += time.monotonic() - pause  # the speed is that of training
             if stopping and not last:
                 raise StoppedError(f"stopped at step {saved:,}, which is saved; --resume goes on from there")
-        log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}, {self.folder}")
+        best = "" if self.best_step in (0, run.steps) else f" (best at step {self.best_step:,})"
+        log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.told()}{best}, {self.folder}")
+
+    def told(self) -> str:
+        """The last evaluation."""
+        return "".join(f"  {name} {value:.4f}" for name, value in self.metrics.items())
 
     def update(self, rate: float) -> int:
         """One step of the optimizer. How many tokens it learned from, in all processes."""

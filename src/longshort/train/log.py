@@ -63,9 +63,14 @@ class Log:
         left = (time.monotonic() - self.began) / max(step - self.first, 1) * (self.steps - step)
         self.console.print(f"step {step:,} of {self.steps:,}  {told}  {clock(left)} left", highlight=False)
 
+    def move(self, step: int) -> None:
+        """Between two lines of the log."""
+        if self.bar is not None:
+            self.bar.update(self.line, completed=step)
+
     def say(self, text: str) -> None:
         if not self.quiet:
-            self.console.print(text, highlight=False)
+            self.console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self.bar is not None:

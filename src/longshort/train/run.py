@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
@@ -92,6 +93,17 @@ def differences(old: Any, new: Any, *, but: Collection[str] = (), at: str = "") 
                 found += differences(old.get(name), new.get(name), but=but, at=field)
         return found
     return [] if old == new else [f"{at} was {old}, now {new}"]
+
+
+def read_run(path: Path) -> Run:
+    """From the file run.json of a run's folder."""
+    try:
+        run = from_json(json.loads(path.read_text()))
+    except ValueError as error:
+        raise ValueError(f"{path} is no record of a run: {error}") from None
+    if not isinstance(run, Run):
+        raise ValueError(f"{path} is no record of a run")
+    return run
 
 
 def from_json(value: Any) -> Any:
