@@ -2,17 +2,22 @@
 
 import io
 import json
+import os
 import shutil
+import signal
 import sys
 
 import pytest
 import torch
+from training import before_call
 
 from longshort import terminal
 from longshort.bench import attention, gpu, lengths
 from longshort.bench.lengths import Timed
 from longshort.cli import main
 from longshort.models import CharLM
+from longshort.tasks import LanguageModelling
+from longshort.train import read_run
 from longshort.version import VERSION
 
 BENCH = ["bench", "attention", "--device", "cpu"]
@@ -178,6 +183,22 @@ def test_a_training_leaves_a_run(trained, capsys):
     again = ["train", "charlm.text", "--path", str(trained.parent / "text.txt"), "--out", str(trained.parent)]
     assert main([*again, "--steps", "3", "--cpu"]) == 1
     assert "holds a run already: go on with --resume" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_go_on(trained, tmp_path, monkeypatch, capsys):
+    run = read_run(trained / "run.json")
+    monkeypatch.setattr("longshort.demo.recipe", lambda: run)
+    commands = {
+        "--resume": ["train", "replay", "--record", str(trained / "run.json"), "--out", str(tmp_path / "a"), "--cpu"],
+        "the same command": ["demo", "--out", str(tmp_path / "b")],
+    }
+    for how, command in commands.items():
+        with monkeypatch.context() as patch:
+            before_call(patch.setattr, LanguageModelling, "batch", 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+            assert main(command) == 130
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last == f"longshort: stopped at step 2, which is saved; {how} goes on from there"
+        assert main([*command, how] if how == "--resume" else command) == 0
 
 
 def test_a_run_can_be_replayed_from_its_record(trained, tmp_path):

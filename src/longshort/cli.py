@@ -347,7 +347,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return refuse("interrupted", 130)
     except StoppedError as error:
-        return refuse(str(error), 130)
+        how = "--resume" if prog == "longshort train" else "the same command"  # the demo always goes on
+        return refuse(f"{error}; {how} goes on from there", 130)
     except (TrainingError, ValueError, FileNotFoundError) as error:
         return refuse(str(error), 1)
     except BrokenPipeError:  # whoever read has seen enough

@@ -184,7 +184,7 @@ class Loop:
                 saved = self.step
             lap += time.monotonic() - pause  # the speed is that of training
             if stopping and not last:
-                raise StoppedError(f"stopped at step {saved:,}, which is saved; --resume goes on from there")
+                raise StoppedError(f"stopped at step {saved:,}, which is saved")
         best = "" if self.best_step in (0, run.steps) else f" (best at step {self.best_step:,})"
         log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.told()}{best}, {self.folder}")
 
