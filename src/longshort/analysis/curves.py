@@ -20,6 +20,7 @@ def draw_curves(
 ) -> None:
     """Write bits per character as a PNG: a line for training, points for the development text, of each run.
 
+    The height is that of the last three quarters of the runs: the fall before would leave no room for differences.
     against: "step" or "seconds".  lines: levels to compare with, by name.
     """
     from matplotlib.figure import Figure  # without pyplot a figure needs no display and is drawn by Agg
@@ -33,7 +34,7 @@ def draw_curves(
         axes.plot(*zip(*training, strict=True), color=colour, linewidth=1.4, alpha=0.75, label=f"{name}, training")
         if judged:
             axes.plot(*zip(*judged, strict=True), "o-", color=colour, markersize=4, label=f"{name}, development")
-        settled = [y for _, y in training[len(training) // 10 :]] + [y for _, y in judged]
+        settled = [y for points in (training, judged) for _, y in points[len(points) // 4 :]]
         lowest, highest = min([lowest, *settled]), max([highest, *settled])
     for name, level in (lines or {}).items():
         axes.axhline(level, color="#5c6672", linestyle="--", linewidth=1)
