@@ -85,7 +85,9 @@ def text8_small(data: Path | None = None) -> Run:
 def enwik8_dualln(data: Path | None = None, dual_norm: bool = True) -> Run:
     """The paper's figure of DualLN, in small: its 44M model, three minutes on an H200, with and without DualLN.
 
-    Paper: with DualLN the validation loss is lower throughout. Ours: not yet run.
+    Paper: with DualLN the validation loss is lower throughout. Ours, seed 0: lower from step 400 on, by 0.13 bits per
+    character at step 600 and 0.010 at the end (1.569 and 1.578); a little higher during warm-up. LOG.md has the curves.
+    Cost: 1,400 steps in 3:38 minutes each, 579,000 characters a second.
     Commands: longshort train charlm.enwik8_dualln, the same with --no-dual-norm, then
     longshort analyse curves out/charlm.enwik8_dualln out/charlm.enwik8_no_dualln
 
