@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 COLOURS = ("#2f6db5", "#d1662a", "#4a8f5a", "#8a5bb0")
+STYLES = ("-", "--", ":", "-.")  # of levels
 Log = Sequence[Mapping[str, float]]
 
 
@@ -20,33 +21,31 @@ def draw_curves(
 ) -> None:
     """Write bits per character as a PNG: a line for training, points for the development text, of each run.
 
-    The height is that of the last three quarters of the runs: the fall before would leave no room for differences.
+    The height leaves out the first tenth; of several runs the first quarter, whose fall leaves no room for differences.
     against: "step" or "seconds".  lines: levels to compare with, by name.
     """
     from matplotlib.figure import Figure  # without pyplot a figure needs no display and is drawn by Agg
 
     figure = Figure(figsize=(8, 5.2), dpi=130, layout="constrained")
     axes = figure.subplots()
-    lowest, highest = math.inf, 0.0
+    lowest, highest, skip = math.inf, 0.0, 4 if len(logs) > 1 else 10
     for colour, (name, log) in zip(COLOURS * len(logs), logs.items(), strict=False):
         training = [(place(log, line, against), line["loss"] / math.log(2)) for line in log if "loss" in line]
         judged = [(place(log, line, against), line["bpc"]) for line in log if "bpc" in line]
         axes.plot(*zip(*training, strict=True), color=colour, linewidth=1.4, alpha=0.75, label=f"{name}, training")
         if judged:
             axes.plot(*zip(*judged, strict=True), "o-", color=colour, markersize=4, label=f"{name}, development")
-        settled = [y for points in (training, judged) for _, y in points[len(points) // 4 :]]
+        settled = [y for points in (training, judged) for _, y in points[len(points) // skip :]]
         lowest, highest = min([lowest, *settled]), max([highest, *settled])
-    for name, level in (lines or {}).items():
-        axes.axhline(level, color="#5c6672", linestyle="--", linewidth=1)
-        axes.annotate(f"{name} {level:.2f}", (1, level), (-4, 4), xycoords=("axes fraction", "data"),
-                      textcoords="offset points", ha="right", fontsize=9, color="#5c6672")  # fmt: skip
+    for style, (name, level) in zip(STYLES * len(lines or {}), (lines or {}).items(), strict=False):
+        axes.axhline(level, color="#5c6672", linestyle=style, linewidth=1.2, label=f"{name} {level:.2f}")
         lowest, highest = min(lowest, level), max(highest, level)
     room = 0.06 * (highest - lowest) or 0.1
     axes.set(xlabel=against, ylabel="bits per character", ylim=(lowest - room, highest + room))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(color="#e3e6ea")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper right")
     axes.set_title(title, loc="left", fontsize=12)
     figure.savefig(path, format="png")
 
