@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -13,6 +14,16 @@ torch.utils.deterministic.fill_uninitialized_memory = True  # torch.empty and it
 
 settings.register_profile("longshort", deadline=None, derandomize=True, max_examples=40, print_blob=True)
 settings.load_profile("longshort")
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved from here on."""
+    from matplotlib.figure import Figure
+
+    saved, savefig = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: saved.append(figure) or savefig(figure, *a, **k))
+    return saved
 
 
 def pytest_addoption(parser):

@@ -13,16 +13,6 @@ LOG = [
 ]
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are drawn, in place of files."""
-    from matplotlib.figure import Figure
-
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: drawn.append(self))
-    return drawn
-
-
 @pytest.mark.parametrize(("against", "places", "judged"), [("step", [10, 20], [20]), ("seconds", [1.0, 3.0], [3.0])])
 def test_lines_and_points(tmp_path, figures, against, places, judged):
     draw_curves({"a": LOG, "b": LOG[:2]}, tmp_path / "a.png", title="t", against=against, lines={"gzip": 2.5})

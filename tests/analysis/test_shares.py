@@ -61,11 +61,7 @@ def test_what_fills_a_cache_gets_nothing():
     torch.testing.assert_close(filled, plain, rtol=0, atol=1e-6)
 
 
-def test_bars_are_drawn_where_they_belong(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: figures.append(self))
+def test_bars_are_drawn_where_they_belong(tmp_path, figures):
     draw_shares([torch.full((4, 2), 0.25), torch.tensor([[0.0, 1.0]])], tmp_path / "a.png", title="a title")
     axes = figures[0].axes[0]
     heights = [bar.get_height() for bar in axes.patches]

@@ -60,9 +60,7 @@ def test_rows_written_out():
     assert seen == [[0, 0, 0], [0, 0, 0], [1, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 0]]
 
 
-def test_figure_is_a_png_with_no_text_over_text(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", spy_on(Figure.savefig, figures))
+def test_figure_is_a_png_with_no_text_over_text(tmp_path, figures):
     path = tmp_path / "visibility.png"
     draw_visibility(path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -75,11 +73,3 @@ def test_figure_is_a_png_with_no_text_over_text(tmp_path, monkeypatch):
 
 def is_written(artist):
     return isinstance(artist, Text) and artist.get_visible() and bool(artist.get_text())
-
-
-def spy_on(savefig, figures):
-    def spied(figure, *args, **kwargs):
-        figures.append(figure)
-        return savefig(figure, *args, **kwargs)
-
-    return spied

@@ -1,7 +1,6 @@
 """Times over lengths: one for each length, drawn where they belong."""
 
 import pytest
-from matplotlib.figure import Figure
 
 from longshort.bench import lengths
 from longshort.bench.lengths import Timed, draw_lengths, time_over_lengths
@@ -28,9 +27,7 @@ def test_long_sequences_are_repeated_less(monkeypatch):
     assert [r.ours_ms for r in results] == [5, 4, 3]
 
 
-def test_figure_has_both_lines_and_the_ratios(tmp_path, monkeypatch):
-    figures, savefig = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: figures.append(f) or savefig(f, *a, **k))
+def test_figure_has_both_lines_and_the_ratios(tmp_path, figures):
     path = tmp_path / "lengths.png"
     draw_lengths([Timed(512, 2.0, 3.0), Timed(1024, 4.0, 12.0)], path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -45,9 +42,7 @@ def test_figure_has_both_lines_and_the_ratios(tmp_path, monkeypatch):
     assert places == {"1.5×": (512, 3.0), "3.0×": (1024, 12.0)}
 
 
-def test_ratio_stands_above_the_slower_of_the_two(tmp_path, monkeypatch):
-    figures, savefig = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: figures.append(f) or savefig(f, *a, **k))
+def test_ratio_stands_above_the_slower_of_the_two(tmp_path, figures):
     draw_lengths([Timed(512, 8.0, 4.0)], tmp_path / "lengths.png")
     (ratio,) = [text for text in figures[0].axes[0].texts if text.get_text()]
     assert (ratio.get_text(), ratio.xy[1]) == ("0.5×", pytest.approx(8.0))

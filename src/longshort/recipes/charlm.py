@@ -86,7 +86,7 @@ def enwik8_dualln(data: Path | None = None, dual_norm: bool = True) -> Run:
     """The paper's figure of DualLN, in small: its 44M model, three minutes on an H200, with and without DualLN.
 
     Paper: with DualLN the validation loss is lower throughout. Ours, seed 0: lower from step 400 on, by 0.13 bits per
-    character at step 600 and 0.010 at the end (1.569 and 1.578); a little higher during warm-up. LOG.md has the curves.
+    character at step 600 and 0.010 at the end (1.569 and 1.578); higher during warm-up. LOG.md has the curves.
     Cost: 1,400 steps in 3:38 minutes each, 579,000 characters a second.
     Commands: longshort train charlm.enwik8_dualln, the same with --no-dual-norm, then
     longshort analyse curves out/charlm.enwik8_dualln out/charlm.enwik8_no_dualln
@@ -113,9 +113,9 @@ def enwik8_quick(data: Path | None = None) -> Run:
     """A quarter of an hour of one H200 on enwik8; not the paper's. Ours: 1.049 bits per character on test, seed 0.
 
     57M parameters (8 layers of width 768, the lower four with windows of 128), rotary positions, Muon, one phase of
-    2,048 characters with a cache of as many. Read once (--protocol fast); dev 1.069; 0.97 in training at the end.
-    Cost: 15 minutes, 748,000 characters a second, 21 GiB. LOG.md has the curve.
-    Command: longshort train charlm.enwik8_quick, then longshort evaluate out/charlm.enwik8_quick --compile
+    2,048 characters with a cache of as many. Read once, not by the paper's protocol; dev 1.069; 0.97 in training at the
+    end. Cost: 15 minutes, 748,000 characters a second. LOG.md has the curve.
+    Command: longshort train charlm.enwik8_quick, then longshort evaluate out/charlm.enwik8_quick --protocol fast
 
     Args:
         data: enwik8, packed or not, or its folder; downloaded unless given
