@@ -84,3 +84,9 @@ def test_the_demo_reads_pythons_standard_library_alone(tmp_path, monkeypatch):
     text = b"".join(part.tobytes() for part in (splits.train, splits.dev, splits.test))
     assert text == b"x = 1\n" * 198
     assert {"site-packages", "dist-packages"} <= set(NOT_STANDARD)
+
+
+@pytest.mark.parametrize("given", [{"length": 0}, {"sequences": 0}])
+def test_what_the_user_gave_is_what_is_refused(tmp_path, given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} 0"):
+        RECIPES["charlm.text"](tmp_path, **given)

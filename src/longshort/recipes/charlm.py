@@ -162,12 +162,12 @@ def text(
         length: characters of a sequence; the cache carries as many on to the next
         sequences: how many at once
     """
-    model = replace(PRESETS[preset], positions="rotary", dropout=0.1, memory=length)
     source = FileSource(path.resolve(), pattern)  # so that the record means the same from anywhere
+    task = LanguageModelling(source, length, sequences, dev_bytes=500_000)  # refuses a length by its name
     return Run(
         name="charlm.text",
-        model=model,
-        task=LanguageModelling(source, length, sequences, dev_bytes=500_000),
+        model=replace(PRESETS[preset], positions="rotary", dropout=0.1, memory=length),
+        task=task,
         steps=10_000,
         optimizer=Muon(lr=2e-3, weight_decay=0.05, rest=AdamW(lr=2e-3, betas=(0.9, 0.98))),
         schedule=Schedule("linear", warmup=200, hold=0.4),

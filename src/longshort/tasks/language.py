@@ -34,6 +34,12 @@ class LanguageModelling:
     metric: ClassVar[str] = "bpc"
     higher_is_better: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.sequences < 1:
+            raise ValueError(
+                f"length and sequences must be at least 1, got length {self.length}, sequences {self.sequences}"
+            )
+
     @cached_property
     def splits(self) -> Splits:
         made = self.source.splits()
