@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+JOBS ?= 2
 
 .PHONY: help demo test test-gpu lint bench bench-gpu clean
 
 help:
 	@echo "make demo        train a small language model on this machine, and show what it learned"
-	@echo "make test        lint, import contracts, type check, tests"
+	@echo "make test        lint, import contracts, type check, tests (JOBS=2 at a time)"
 	@echo "make test-gpu    the kernels at real sizes, on a CUDA machine"
 	@echo "make bench       speed on this machine, as ratios to full attention"
 	@echo "make bench-gpu   the same on a GPU: layers and the operation alone, time and memory"
@@ -18,7 +19,7 @@ demo: $(READY)
 	$(BIN)/longshort demo
 
 test: lint
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 test-gpu: $(READY)
 	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/pytest tests/gpu tests/ops tests/nn/test_fused.py tests/nn/test_causal.py \
