@@ -113,7 +113,7 @@ def enwik8_quick(data: Path | None = None) -> Run:
     """22 minutes of one H200 on enwik8; not the paper's. Ours: 1.048 bits per character on test, seed 0.
 
     57M parameters (8 layers of width 768, the lower four with windows of 128), rotary positions, Muon, one phase of
-    2,048 characters with a cache of as many. By the paper's protocol (2.5 minutes a text); read once 1.049, dev
+    2,048 characters with a cache of as many. By the paper's protocol (2.5 minutes more); read once 1.049, dev
     1.068; 0.91 in training at the end. 743,000 characters a second, 21 GiB. LOG.md has the curve.
     Command: longshort train charlm.enwik8_quick, then longshort evaluate out/charlm.enwik8_quick --compile
 
