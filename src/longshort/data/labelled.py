@@ -1,0 +1,145 @@
+"""Labelled sequences of any lengths, in memory: one by one, or in pairs of documents, as padded batches.
+
+B items of a batch, L length, T tokens of all sequences together, S sequences, I items. Token 0 pads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Tokens = NDArray[np.int16]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Sequence i is tokens[starts[i] : starts[i + 1]]: no sequence knows of another."""
+
+    tokens: Tokens  # [T], each at least 1
+    starts: Numbers  # [S + 1]
+
+    @classmethod
+    def of(cls, each: Iterable[ArrayLike]) -> Sequences:
+        """From one array of tokens for each sequence."""
+        arrays = [np.asarray(tokens, dtype=np.int16) for tokens in each]
+        lengths = np.array([0, *(len(tokens) for tokens in arrays)], dtype=np.int64)
+        return cls(np.concatenate(arrays or [np.empty(0, np.int16)]), lengths.cumsum())
+
+    @classmethod
+    def of_bytes(cls, each: Iterable[bytes]) -> Sequences:
+        """Each byte is the token byte + 1."""
+        return cls.of(np.frombuffer(text, np.uint8).astype(np.int16) + 1 for text in each)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, i: int) -> Tokens:
+        return self.tokens[self.starts[i] : self.starts[i + 1]]
+
+    @cached_property
+    def lengths(self) -> Numbers:
+        return np.diff(self.starts)
+
+    def padded(self, items: Sequence[int] | Numbers, most: int, *, fixed: bool = False) -> Tokens:
+        """[B, L]: each cut to its first `most` tokens; L is the length of the longest, or with `fixed` `most`."""
+        longest = most if fixed else int(min(self.lengths[items].max(initial=1), most))
+        batch = np.zeros((len(items), longest), np.int16)
+        for row, i in zip(batch, items, strict=True):
+            tokens = self[int(i)][:most]
+            row[: len(tokens)] = tokens
+        return batch
+
+    def fingerprint(self) -> str:
+        return digest(self.tokens, self.starts)
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """A label for each sequence."""
+
+    sequences: Sequences
+    labels: Numbers  # [I]
+
+    def __post_init__(self) -> None:
+        if len(self.sequences) != len(self.labels):
+            raise ValueError(f"{len(self.sequences)} sequences have {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def lengths(self) -> Numbers:
+        return self.sequences.lengths
+
+    def take(self, items: Sequence[int] | Numbers) -> Labelled:
+        """Some of them, in the order given."""
+        return Labelled(Sequences.of(self.sequences[int(i)] for i in items), self.labels[items])
+
+    def fingerprint(self) -> str:
+        return digest(self.sequences.tokens, self.sequences.starts, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledPairs:
+    """A label for each pair of documents; a document may be in many pairs."""
+
+    documents: Sequences
+    pairs: Numbers  # [I, 2]: which documents
+    labels: Numbers  # [I]
+
+    def __post_init__(self) -> None:
+        if self.pairs.shape != (len(self.labels), 2):
+            raise ValueError(f"pairs of shape {self.pairs.shape} have {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def lengths(self) -> Numbers:
+        """[I]: of the longer one of each pair."""
+        longer: Numbers = self.documents.lengths[self.pairs].max(axis=1, initial=0)
+        return longer
+
+    def fingerprint(self) -> str:
+        return digest(self.documents.tokens, self.documents.starts, self.pairs, self.labels)
+
+
+Items = TypeVar("Items", Labelled, LabelledPairs)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSplits(Generic[Items]):
+    """What to train on, to choose by, and to judge with."""
+
+    train: Items
+    dev: Items
+    test: Items
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256("".join(s.fingerprint() for s in (self.train, self.dev, self.test)).encode()).hexdigest()
+
+
+class LabelledSource(Protocol[Items]):
+    """A frozen dataclass that says where a data set comes from."""
+
+    @property
+    def classes(self) -> int: ...
+
+    def splits(self) -> LabelledSplits[Items]: ...
+
+
+def digest(*arrays: NDArray[Any]) -> str:
+    """A checksum of content, types and shapes, the same on every machine."""
+    made = hashlib.sha256()
+    for array in arrays:
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        made.update(f"{little.dtype.str}{little.shape}".encode())
+        made.update(little.data if little.size else b"")
+    return made.hexdigest()

@@ -1,0 +1,77 @@
+"""The attention slot: what a model with exchangeable attention is handed.
+
+B batch, N tokens, C width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from longshort.nn.attention import LongShortAttention
+
+
+class AttentionSpec(Protocol):
+    """A frozen dataclass with an attention's own settings; the type is the registry.
+
+    It builds a module with forward(x, mask=None): [B, N, C] → [B, N, C], N at most max_length, mask [B, N] True on real
+    tokens. The first `global_tokens` of x should be seen by all and see all; an attention that knows no such tokens
+    takes them for ordinary ones.
+    """
+
+    def build(
+        self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
+    ) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class LongShort:
+    """Ours. rank 0 is the window alone, window 0 the dynamic projection alone."""
+
+    window: int
+    rank: int
+    dual_norm: bool = True
+
+    def build(
+        self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
+    ) -> LongShortAttention:
+        return LongShortAttention(
+            width,
+            heads,
+            window=self.window,
+            rank=self.rank,
+            dual_norm=self.dual_norm,
+            dropout=dropout,
+            global_tokens=global_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Full:
+    """All tokens see all tokens."""
+
+    def build(
+        self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
+    ) -> FullAttention:
+        return FullAttention(width, heads, dropout=dropout)
+
+
+class FullAttention(nn.Module):
+    """softmax(q kᵀ) v by PyTorch's scaled_dot_product_attention."""
+
+    def __init__(self, width: int, heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not divisible by heads {heads}")
+        self.heads, self.dropout = heads, dropout
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (rearrange(f(x), "b n (h d) -> b h n d", h=self.heads) for f in (self.query, self.key, self.value))
+        seen = None if mask is None else mask[:, None, None, :]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=self.dropout if self.training else 0.0)
+        return self.out(rearrange(y, "b h n d -> b n (h d)"))
