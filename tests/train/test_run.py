@@ -42,7 +42,7 @@ def test_values_come_back_with_their_types(tmp_path):
         "pathlib:Path",
         "longshortly:Run",
         "longshort.train.run:json",
-        "longshort.train.run:as_json",
+        "longshort.record:as_json",
         "longshort.train.run:nothing",
         "longshort.nowhere:Run",
         "longshort.train.run",

@@ -16,6 +16,7 @@ from accelerate.utils import set_seed
 from rich.console import Console
 from torch import Tensor, nn
 
+from longshort.record import as_json, from_json
 from longshort.replay import Step
 from longshort.train.checkpoint import Checkpoints, write_whole
 from longshort.train.errors import CheckpointError, DivergedError, StoppedError, TrainingError, writing
@@ -24,7 +25,7 @@ from longshort.train.interrupt import Stop
 from longshort.train.log import Log, clock
 from longshort.train.optimizer import set_rate
 from longshort.train.processes import Parallel, Processes
-from longshort.train.run import Run, as_json, differences, from_json
+from longshort.train.run import Run, differences
 from longshort.train.state import load_state, load_weights, random_states, save_state, set_random_states
 
 # of a run that goes on; how it is spread and divided is checked with its checkpoint

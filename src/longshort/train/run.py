@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, fields, is_dataclass
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from longshort.record import from_json
 from longshort.train.optimizer import AdamW, Muon
 from longshort.train.schedule import Schedule
 from longshort.train.task import Buildable, Task
@@ -62,22 +61,6 @@ class Run:
         return (*(self.starts_from.chain if self.starts_from else ()), self)
 
 
-def as_json(value: Any) -> Any:
-    """Nested dataclasses as dictionaries that name their type."""
-    if is_dataclass(value) and not isinstance(value, type):
-        named = f"{type(value).__module__}:{type(value).__qualname__}"
-        return {"type": named, **{f.name: as_json(getattr(value, f.name)) for f in fields(value) if f.init}}
-    if isinstance(value, Path):
-        return {"type": "path", "path": str(value)}
-    if isinstance(value, tuple | list):
-        return [as_json(v) for v in value]
-    if not (value is None or isinstance(value, bool | int | float | str)):
-        raise ValueError(
-            f"a run is made of dataclasses, paths, tuples, numbers and strings; {value!r} is none of these"
-        )
-    return value
-
-
 def differences(old: Any, new: Any, *, but: Collection[str] = (), at: str = "") -> list[str]:
     """What differs between two records, as "field: old, now new"; paths may, for a text may move."""
     if all(value is None or (isinstance(value, dict) and value.get("type") == "path") for value in (old, new)):
@@ -104,26 +87,3 @@ def read_run(path: Path) -> Run:
     if not isinstance(run, Run):
         raise ValueError(f"{path} is no record of a run")
     return run
-
-
-def from_json(value: Any) -> Any:
-    """The dataclasses again; only our own are made."""
-    if isinstance(value, list):
-        return tuple(from_json(v) for v in value)
-    if not isinstance(value, dict):
-        return value
-    kind = value.get("type", "")
-    if kind == "path":
-        return Path(value["path"])
-    module, _, name = kind.partition(":")
-    try:
-        made = getattr(import_module(module), name, None) if module.split(".")[0] == "longshort" else None
-    except ImportError:
-        made = None
-    if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
-        raise ValueError(f"a run is made of longshort's dataclasses, and {kind!r} is none")
-    known = {f.name for f in fields(made)}
-    unknown = set(value) - known - {"type"}
-    if unknown:
-        raise ValueError(f"{name} has no field {', '.join(sorted(unknown))}: was this written by a newer version?")
-    return made(**{key: from_json(v) for key, v in value.items() if key != "type"})

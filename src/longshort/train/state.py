@@ -6,7 +6,6 @@ import json
 import pickle
 import random
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from longshort.record import fields_as_json
 from longshort.train.checkpoint import Checkpoints, read_about, write
 from longshort.train.errors import CheckpointError
 from longshort.train.processes import Processes
@@ -57,7 +57,7 @@ def save_state(
     def write_shared() -> None:
         content = save({name: t.contiguous() for name, t in weights.items()}, metadata={"format": "pt"})
         write(folder / WEIGHTS, lambda f: f.write(content))
-        write(folder / "config.json", lambda f: f.write(json.dumps(asdict(config), indent=2).encode()))
+        write(folder / "config.json", lambda f: f.write(json.dumps(fields_as_json(config), indent=2).encode()))
         write(folder / "optimizer.pt", lambda f: torch.save(updates, f))
 
     def together(*acts: Callable[[], Any]) -> None:
