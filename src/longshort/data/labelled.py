@@ -47,9 +47,11 @@ class Sequences:
     def lengths(self) -> Numbers:
         return np.diff(self.starts)
 
-    def padded(self, items: Sequence[int] | Numbers, most: int, *, fixed: bool = False) -> Tokens:
-        """[B, L]: each cut to its first `most` tokens; L is the length of the longest, or with `fixed` `most`."""
-        longest = most if fixed else int(min(self.lengths[items].max(initial=1), most))
+    def padded(self, items: Sequence[int] | Numbers, most: int, multiple: int = 1) -> Tokens:
+        """[B, L]: each cut to its first `most` tokens; L is the length of the longest, rounded up to a multiple of
+        `multiple`, but no more than `most`."""
+        longest = max(int(self.lengths[items].max(initial=1)), 1)
+        longest = min(-(-longest // multiple) * multiple, most)
         batch = np.zeros((len(items), longest), np.int16)
         for row, i in zip(batch, items, strict=True):
             tokens = self[int(i)][:most]
