@@ -17,6 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from longshort.geometry import Geometry, Segments, Tiles
 from longshort.nn.fused import fusible, run_fused, unwatched
 from longshort.nn.norm import DualLN
+from longshort.nn.positions import rotated, turns
 from longshort.ops import (
     Implementation,
     RelativePositions,
@@ -75,6 +76,10 @@ class Projections(nn.Module):
     def merge(self, x: Tensor) -> Tensor:
         return rearrange(x, "b h n d -> b n (h d)")
 
+    def distil(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The rows of keys and of values before LN_G, [B, H, R, D], from tokens x and their k and v."""
+        return dynamic_projection(self.rows(x).to(k.dtype), k, v, mask=mask, impl=self.impl)
+
     def normalise_rows(self, rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """LN_G over all heads together."""
         k, v = (self.split(t) for t in self.norm.global_(*(self.merge(t) for t in rows)))
@@ -116,7 +121,8 @@ class LongShortAttention(Projections):
     """Bidirectional attention over a sequence of any length, linear in it.
 
     Each token sees its home segment of `window` tokens, half a window on either side, `rank` rows distilled from the
-    whole sequence, and the `global_tokens` first tokens of x. A global token sees all tokens.
+    whole sequence, and the `global_tokens` first tokens of x. A global token sees all tokens. With `rotary`, queries
+    and keys are turned by their positions, and rows are distilled from turned keys; global tokens have no position.
 
         attention = LongShortAttention(width=256, heads=8, window=64, rank=32)
         y = attention(x, mask)      # x: [B, N, 256]; mask: [B, N] bool, True on real tokens
@@ -132,6 +138,7 @@ class LongShortAttention(Projections):
         bias: bool = True,
         dropout: float = 0.0,
         global_tokens: int = 0,
+        rotary: bool = False,
         dual_norm: bool = True,
         eps: float = 1e-5,
         impl: Implementation = "auto",
@@ -139,9 +146,12 @@ class LongShortAttention(Projections):
         super().__init__(width, heads, rank=rank, bias=bias, dropout=dropout, dual_norm=dual_norm, eps=eps, impl=impl)
         self.geometry = Segments(window)
         self.global_tokens = _checked(window, rank, global_tokens)
+        self.rotary = rotary
+        if rotary and width // heads % 2:
+            raise ValueError(f"rotary positions turn pairs of features, but heads are {width // heads} wide")
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return attend(self, x, mask, self.geometry, self.global_tokens)
+        return attend(self, x, mask, self.geometry, self.global_tokens, rotary=self.rotary)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, window={self.geometry.window}, global_tokens={self.global_tokens}"
@@ -201,6 +211,7 @@ def attend(
     geometry: Segments | Tiles,
     global_tokens: int,
     bias: Tensor | None = None,
+    rotary: bool = False,
 ) -> Tensor:
     """The layer that sequences and grids share. x: [B, G + N, C], global tokens first."""
     layer.check_input(x)
@@ -209,7 +220,7 @@ def attend(
         raise ValueError(f"x has {x.shape[1]} tokens, of which {global_tokens} are global: none is left")
     if mask is not None:
         x = x.masked_fill(~mask[..., None], 0.0)  # whatever stands in the padding, NaN included, reaches no one
-    if global_tokens == 0 and fusible(layer, x, geometry):
+    if global_tokens == 0 and not rotary and fusible(layer, x, geometry):
         given = layer.operator_for(x, geometry, mask, bias=None if bias is None else bias.to(x.dtype))
         return run_fused(layer, x, *given, mask=mask, segment=None)[0]
     q, k, v = layer.project(x)
@@ -218,9 +229,11 @@ def attend(
     (q_first, q), (k_first, k), (v_first, v) = (cut(t, global_tokens, 2) for t in (q, k, v))
     mask_first, mask_rest = (None, None) if mask is None else cut(mask, global_tokens, 1)
     _, rest = cut(x, global_tokens, 1)
+    if rotary:
+        turned = turns(q, 0, q.shape[2])
+        q, k = rotated(q, turned), rotated(k, turned)
 
-    rows = dynamic_projection(layer.rows(rest).to(k.dtype), k, v, mask=mask_rest, impl=layer.impl)
-    k_rows, v_rows = layer.normalise_rows(rows)
+    k_rows, v_rows = layer.normalise_rows(layer.distil(rest, k, v, mask_rest))
     y = long_short_attention(
         q,
         k,

@@ -13,6 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from longshort.nn.attention import LongShortAttention
+from longshort.nn.positions import rotated, turns
 
 
 class AttentionSpec(Protocol):
@@ -35,6 +36,7 @@ class LongShort:
     window: int
     rank: int
     dual_norm: bool = True
+    rotary: bool = False
 
     def build(
         self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
@@ -47,6 +49,7 @@ class LongShort:
             dual_norm=self.dual_norm,
             dropout=dropout,
             global_tokens=global_tokens,
+            rotary=self.rotary,
         )
 
 
@@ -54,24 +57,29 @@ class LongShort:
 class Full:
     """All tokens see all tokens."""
 
+    rotary: bool = False
+
     def build(
         self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
     ) -> FullAttention:
-        return FullAttention(width, heads, dropout=dropout)
+        return FullAttention(width, heads, rotary=self.rotary, dropout=dropout)
 
 
 class FullAttention(nn.Module):
     """softmax(q kᵀ) v by PyTorch's scaled_dot_product_attention."""
 
-    def __init__(self, width: int, heads: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int, *, rotary: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not divisible by heads {heads}")
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.rotary, self.dropout = heads, rotary, dropout
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = (rearrange(f(x), "b n (h d) -> b h n d", h=self.heads) for f in (self.query, self.key, self.value))
-        seen = None if mask is None else mask[:, None, None, :]
+        if self.rotary:
+            turned = turns(q, 0, q.shape[2])
+            q, k = rotated(q, turned), rotated(k, turned)
+        seen = None if mask is None else mask[:, None, None, :]  # [B, H, N, N]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=self.dropout if self.training else 0.0)
         return self.out(rearrange(y, "b h n d -> b n (h d)"))
