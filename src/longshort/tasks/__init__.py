@@ -1,5 +1,8 @@
 """What is learned: batches, loss, evaluation. A task is handed a model and imports none."""
 
+from longshort.tasks.classify import Classification
 from longshort.tasks.language import LanguageModelling
+from longshort.tasks.masked import MaskedModelling
+from longshort.tasks.pairs import PairClassification
 
-__all__ = ["LanguageModelling"]
+__all__ = ["Classification", "LanguageModelling", "MaskedModelling", "PairClassification"]

@@ -89,7 +89,8 @@ class Loop:
             before = Checkpoints(out / run.starts_from.name / "checkpoints").last()
             if before is None:
                 raise TrainingError(f"{run.name} starts from {run.starts_from.name}, which has no checkpoint in {out}")
-            load_weights(before, model)
+            alike = type(run.starts_from.model) is type(run.model)  # else what they share, such as an encoder
+            load_weights(before, model, strict=alike)
         if run.compile and self.processes.device.type == "cuda":
             torch.compiler.reset()  # what another run was compiled for
             model.compile(dynamic=False)

@@ -106,13 +106,16 @@ def load_state(
     return about, own
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Of another run's checkpoint."""
+def load_weights(path: Path, model: nn.Module, *, strict: bool = True) -> None:
+    """Of another run's checkpoint. Unless strict, those that both have by name, of which there must be some."""
     read_about(path)
+    weights = load_file(path / WEIGHTS)
     try:
-        model.load_state_dict(load_file(path / WEIGHTS))
+        unknown = model.load_state_dict(weights, strict=strict).unexpected_keys
     except RuntimeError as error:
         raise CheckpointError(f"the weights of {path} do not fit this model: {error}") from error
+    if len(unknown) == len(weights):
+        raise CheckpointError(f"the weights of {path} do not fit this model: it has none of them")
 
 
 def random_states() -> dict[str, Any]:
