@@ -39,12 +39,8 @@ def elu_plus_one(x: Tensor) -> Tensor:
 class LinearTransformerAttention(KernelAttention):
     def __init__(self, width: int, heads: int, max_length: int, *, dropout: float = 0.0) -> None:
         super().__init__(width, heads, max_length, dropout=dropout)
-        package = imported("performer_pytorch.performer_pytorch")
-        self.kernel, self.attention = package.generalized_kernel, package.linear_attention
+        self.kernel = imported("performer_pytorch.performer_pytorch").generalized_kernel
 
-    def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k = (
-            self.kernel(t, projection_matrix=None, kernel_fn=elu_plus_one, kernel_epsilon=0.0, normalize_data=False)
-            for t in (q, k)
-        )
-        return self.attention(q, k, v)
+    def features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        plain = dict(projection_matrix=None, kernel_fn=elu_plus_one, kernel_epsilon=0.0, normalize_data=False)
+        return self.kernel(q, **plain), self.kernel(k, **plain)

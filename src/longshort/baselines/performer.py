@@ -16,13 +16,13 @@ from longshort.baselines.kernel import KernelAttention
 
 @dataclass(frozen=True)
 class Performer:
-    """By FastAttention of the package performer-pytorch (tried: 1.1.4; its import warns that it uses distutils).
+    """By the package performer-pytorch (tried: 1.1.4; its import warns that it uses distutils).
 
     The positive features are drawn when the layer is built, kept in a buffer and not drawn again. The package leaves
     the signs of its orthogonal matrices as QR gives them, so the directions are not spread evenly, and with ever more
     features the output comes near full attention but not to it.
-    Padding: exact; see KernelAttention. The package itself masks the values alone, so that padded keys stay in the
-    normaliser. Dropout is on the output.
+    Padding: exact; see KernelAttention. The package's own module masks the values alone, so that padded keys would stay
+    in the normaliser. Dropout is on the output.
     """
 
     features: int = 256
@@ -38,7 +38,11 @@ class Performer:
 class PerformerAttention(KernelAttention):
     def __init__(self, width: int, heads: int, max_length: int, *, features: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads, max_length, dropout=dropout)
-        self.attention = imported("performer_pytorch").FastAttention(width // heads, nb_features=features)
+        package = imported("performer_pytorch.performer_pytorch")
+        self.random, self.kernel = package.FastAttention(width // heads, nb_features=features), package.softmax_kernel
 
-    def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self.attention(q, k, v)
+    def features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        matrix = self.random.projection_matrix
+        return self.kernel(q, projection_matrix=matrix, is_query=True), self.kernel(
+            k, projection_matrix=matrix, is_query=False
+        )
