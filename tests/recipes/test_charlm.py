@@ -60,7 +60,7 @@ def test_every_recipe_says_what_it_is(name):
 def test_every_run_is_named_after_its_recipe_and_remembers_what_it_reads(name):
     for phase in run_of(name).chain:
         assert phase.name.startswith(name)
-        assert phase.model.memory == phase.task.length
+        assert not name.startswith("charlm") or phase.model.memory == phase.task.length
 
 
 def test_the_users_own_path_is_taken(tmp_path):

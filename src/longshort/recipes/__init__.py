@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from longshort.recipes import charlm
+from longshort.recipes import charlm, lra
 from longshort.train import Run
 
 Recipe = Callable[..., Run]
@@ -20,4 +20,9 @@ RECIPES: dict[str, Recipe] = {
     "charlm.enwik8_quick": charlm.enwik8_quick,
     "charlm.text": charlm.text,
     "charlm.demo": charlm.demo,
+    "lra.listops": lra.listops,
+    "lra.text": lra.text,
+    "lra.retrieval": lra.retrieval,
+    "lra.image": lra.image,
+    "lra.pathfinder": lra.pathfinder,
 }
