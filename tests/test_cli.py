@@ -6,18 +6,22 @@ import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from training import before_call
 
-from longshort import terminal
+from longshort import report, terminal
 from longshort.bench import attention, gpu, lengths
 from longshort.bench.lengths import Timed
 from longshort.cli import main
+from longshort.evaluate import find_model, load_trained
 from longshort.models import CharLM
+from longshort.recipes.lra_table import LINES
+from longshort.report import Wish
 from longshort.tasks import LanguageModelling
-from longshort.train import read_run
+from longshort.train import StoppedError, read_run
 from longshort.version import VERSION
 
 BENCH = ["bench", "attention", "--device", "cpu"]
@@ -40,15 +44,33 @@ def below_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["demo", "recipes", "train", "evaluate", "generate", "bench", "analyse", "--version"]),
+        (["--help"], ["demo", "recipes", "train", "evaluate", "generate", "bench", "report", "analyse", "--version"]),
         (["demo", "--help"], ["--out", "out/demo", "folder", "two minutes"]),
         (
             ["bench", "--help"],
-            ["attention", "charlm", "lengths", "--device", "--out", "--repeats", "--only", "--flex", "median"],
+            [
+                "attention",
+                "charlm",
+                "lengths",
+                "macs lra",
+                "--device",
+                "--out",
+                "--repeats",
+                "--only",
+                "--flex",
+                "median",
+            ],
+        ),
+        (
+            ["report", "--help"],
+            ["lra", "--out", "out/lra", "--data", "--only", "--seeds", "--steps", "--jobs", "--no-train", "--cpu"],
         ),
         (["train", "--help"], ["charlm.enwik8_small", "charlm.text", "charlm.enwik8_quick", "replay", "44M"]),
+        (["train", "--help"], ["lra.listops", "lra.text", "lra.retrieval", "lra.image", "lra.pathfinder"]),
+        (["train", "lra.listops", "--help"], ["--attention", "--brackets", "--data", "--out", "--resume", "--compile"]),
+        (["train", "lra.text", "--help"], ["--attention", "--protocol", "honest", "--data", "--steps"]),
         (["train", "charlm.text", "--help"], ["--path", "--preset", "--out", "--resume", "--steps", "--parallel"]),
-        (["evaluate", "--help"], ["--protocol", "--split", "--context", "32768", "--corpus", "hub"]),
+        (["evaluate", "--help"], ["--protocol", "--split", "--context", "32768", "--corpus", "hub", "accuracy"]),
         (["generate", "--help"], ["--prompt", "standard input", "--temperature", "--top-k", "--top-p", "--seed"]),
         (["analyse", "--help"], ["visibility", "curves", "attention", "--against"]),
     ],
@@ -78,6 +100,15 @@ def test_version(capsys):
         ["train", "nothing"],
         ["train", "charlm.text"],  # whose path?
         ["train", "charlm.demo", "--parallel", "magic"],
+        ["train", "lra.text", "--protocol", "magic"],
+        ["bench", "macs", "nothing"],
+        ["bench", "macs", "lra", "--only", "nobody"],
+        ["report"],
+        ["report", "nothing"],
+        ["report", "lra", "--jobs", "0"],
+        ["report", "lra", "--seeds", "0"],
+        ["report", "lra", "--steps", "-1"],
+        ["report", "lra", "--only", "nobody"],
     ],
 )
 def test_wrong_use_ends_with_2(arguments, capsys):
@@ -375,3 +406,144 @@ def test_runs_of_one_name_are_all_drawn(trained, tmp_path, monkeypatch):
     assert drawn == [str(trained), str(other)]
     assert main(["analyse", "curves", str(trained), "--out", str(tmp_path / "a.png")]) == 0
     assert drawn[2:] == [trained.name]
+
+
+@pytest.mark.parametrize(("recipe", "said"), [("lra.listops", "order of examples"), ("charlm.demo", "and dropout")])
+def test_there_is_one_seed(recipe, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", recipe, "--help"])
+    told = capsys.readouterr().out.split("--seed ")
+    assert len(told) == 2 and said in " ".join(told[1].split("--")[0].split())
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A model of small lists, trained for two steps from the command line."""
+    folder = tmp_path_factory.mktemp("classifier")
+    (folder / "lists").mkdir()
+    for name, count in dict(train=40, val=30, test=50).items():
+        trees = [f"[MAX {i % 10} {i // 10} ]\t{max(i % 10, i // 10)}\n" for i in range(count)]
+        (folder / "lists" / f"basic_{name}.tsv").write_text("Source\tTarget\n" + "".join(trees))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    given = ["--data", str(folder / "lists"), "--seed", "3", "--steps", "2", "--evaluate-every", "1"]
+    assert main(["train", "lra.listops", *given, "--out", str(folder), "--cpu"]) == 0
+    yield folder / "lra.listops.w8r32.seed3"
+    torch.set_num_threads(threads)
+
+
+def test_a_recipe_with_a_seed_of_its_own_takes_it(classifier):
+    run = read_run(classifier / "run.json")
+    assert (run.name, run.seed, run.task.order, run.steps) == (classifier.name, 3, 3, 2)
+
+
+def test_evaluate_says_how_many_labels_a_classifier_finds(classifier, tmp_path, capsys):
+    run, model = load_trained(str(classifier), "cpu")
+    right = {
+        name: int(run.task.judge(model, getattr(run.task.splits, name))["accuracy"][0]) for name in ("dev", "test")
+    }
+    capsys.readouterr()
+    said = {"dev": f"dev: {100 * right['dev'] / 30:.2f} % ({right['dev']} of 30)"}
+    said["test"] = f"test: {100 * right['test'] / 50:.2f} % ({right['test']} of 50)"
+    out = tmp_path / "a" / "b.json"
+    assert main(["evaluate", str(classifier), "--cpu", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines() == [said["dev"], said["test"]]
+    found = json.loads(out.read_text())
+    assert found["accuracy"] == {"dev": right["dev"] / 30, "test": right["test"] / 50}
+    assert found["model"] == str(find_model(str(classifier))) and found["precision"] == "fp32"
+    assert main(["evaluate", str(classifier / "checkpoints" / "step_00000002"), "--cpu", "--split", "test"]) == 0
+    assert main(["evaluate", str(classifier), "--cpu", "--split", "test", "--which", "last", "--out", str(out)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second and first.startswith("test: ")
+    assert json.loads(out.read_text())["model"].endswith("step_00000002")
+
+
+def test_examples_that_moved_are_named_with_the_option(classifier, tmp_path, capsys):
+    shutil.copytree(classifier, tmp_path / "run")
+    shutil.copytree(classifier.parent / "lists", tmp_path / "lists")
+    for path in (tmp_path / "lists").iterdir():
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:8]))
+    record = tmp_path / "run" / "run.json"
+    record.write_text(record.read_text().replace(str(classifier.parent / "lists"), "gone"))
+    given = ["evaluate", str(tmp_path / "run"), "--cpu", "--split", "dev"]
+    assert main(given) == 1
+    assert "gone has no basic_train.tsv" in capsys.readouterr().err
+    assert main([*given, "--data", str(tmp_path / "lists")]) == 0
+    assert capsys.readouterr().out.endswith(" of 7)\n")
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(classifier, below_a_file, monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "load_trained", lambda *_: pytest.fail("it was judged"))
+    given = ["evaluate", str(classifier), "--cpu", "--out"]
+    assert main([*given, str(below_a_file)]) == 1 and main([*given, str(classifier)]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("longshort: cannot use") and "out must be a file" in second
+
+
+def test_a_record_that_only_its_owner_can_read_is_none_of_a_classifier(trained, classifier, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    record = tmp_path / "run" / "run.json"
+    record.write_text(record.read_text().replace("longshort.tasks.language:", "my.own.tasks:"))
+    (tmp_path / "other.txt").write_text("something else entirely " * 10)
+    assert main(["evaluate", str(tmp_path / "run"), "--cpu", "--text", str(tmp_path / "other.txt")]) == 0
+    assert "bits per character" in capsys.readouterr().out
+    folders = (trained, classifier, tmp_path / "run", tmp_path)
+    assert [terminal.is_classifier(str(folder)) for folder in folders] == [False, True, False, False]
+
+
+def test_a_form_of_the_data_that_needs_a_package_says_which(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train-0.parquet").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert main(["train", "lra.text", "--data", str(tmp_path), "--out", str(tmp_path), "--cpu"]) == 1
+    error = capsys.readouterr().err
+    assert error == "longshort: this form of the data needs pyarrow: pip install 'longshort[data]'\n"
+
+
+def test_bench_macs_has_the_papers_number_beside_ours(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "macs", "lra", "--only", "listops/8,32"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "8,32" in line)
+    assert [word for word in line.split() if word.startswith("0.")] == ["0.20", "0.199"]
+    (fact,) = json.loads((tmp_path / "out" / "bench_macs.json").read_text())["lines"]
+    assert fact["line"] == "listops/8,32" and fact["counted"] == pytest.approx(0.199, abs=5e-4)
+
+
+@pytest.mark.parametrize("command", [["report", "lra"], ["bench", "macs", "lra"]])
+def test_lines_that_are_not_there_are_refused_with_those_that_are(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command, "--only", "nonsense"])
+    error = capsys.readouterr().err
+    assert "no case has 'nonsense' in its name" in error and "listops/8,32" in error and "retrieval/full" in error
+    assert ("image/8,32" in error) is (command[0] == "report")  # for which the paper has no count
+
+
+def test_report_takes_its_options(tmp_path, monkeypatch):
+    wishes = []
+    monkeypatch.setattr(report, "report", lambda wish, console: wishes.append(wish))
+    assert main(["report", "lra"]) == 0
+    given = ["--only", "text/", "--seeds", "2", "--steps", "9", "--jobs", "3", "--no-train", "--cpu"]
+    assert main(["report", "lra", *given, "--out", "a", "--data", "b"]) == 0
+    assert wishes[0] == Wish(list(LINES))
+    lines = [line for line in LINES if "text/" in line.name]
+    assert wishes[1] == Wish(lines, Path("a"), Path("b"), seeds=2, steps=9, jobs=3, train=False, cpu=True)
+
+
+def test_report_shows_what_there_is(tmp_path, capsys):
+    out = tmp_path / "lra"
+    assert main(["report", "lra", "--no-train", "--only", "brackets/", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("not yet run") == 4 and "well-posed" in printed and str(out) in printed
+    assert (out / "lra.md").read_text() in printed and (out / "lra.json").exists()
+    assert main(["report", "lra", "--no-train", "--data", str(tmp_path / "nowhere")]) == 1
+    assert "nowhere is none" in capsys.readouterr().err
+
+
+def test_a_stopped_report_says_how_to_go_on(monkeypatch, capsys):
+    def stopped(wish, console):
+        raise StoppedError("stopped at step 2, which is saved")
+
+    monkeypatch.setattr(report, "report", stopped)
+    assert main(["report", "lra"]) == 130
+    error = capsys.readouterr().err
+    assert error == "longshort: stopped at step 2, which is saved; the same command goes on from there\n"

@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, generate, bench, analyse, recipes, demo."""
+"""The command line: train, evaluate, generate, bench, report, analyse, recipes, demo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ longshort recipes lists what can be trained; longshort COMMAND --help tells what
 longshort --version prints the version.
 """
 PACKAGES = {"tyro": "train", "rich": "train", "accelerate": "train"}
-DRAWING = ("demo", "bench", "analyse")  # commands that need matplotlib too
+DRAWING = ("demo", "bench", "report", "analyse")  # commands that need matplotlib too
 
 
 def demo(*, out: Path = Path("out/demo")) -> None:
@@ -80,13 +80,15 @@ def train_command(recipe: Callable[..., Any]) -> Callable[..., None]:
         save_every: int | None = None,
     ) -> None: ...
 
-    mine, theirs = inspect.signature(common).parameters, inspect.signature(recipe).parameters
+    theirs = inspect.signature(recipe).parameters
+    mine = {name: p for name, p in inspect.signature(common).parameters.items() if name not in theirs}
     options = [p.replace(kind=p.KEYWORD_ONLY) for p in (*theirs.values(), *mine.values())]
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    hints = {**get_type_hints(recipe), **get_type_hints(common)}
+    hints = {**get_type_hints(common), **get_type_hints(recipe)}
     command.__annotations__ = {p.name: hints[p.name] for p in options}
     about, _, arguments = (inspect.getdoc(recipe) or "").partition("Args:")
-    command.__doc__ = f"{about}\nArgs:{arguments}\n{COMMON}"
+    told = "\n".join(line for line in COMMON.splitlines() if line.split(":")[0].strip() not in theirs)
+    command.__doc__ = f"{about}\nArgs:{arguments}\n{told}\n"
     return command
 
 
@@ -133,16 +135,18 @@ def evaluate(
     out: Path | None = None,
     cpu: bool = False,
 ) -> None:
-    """Bits per character of a language model, on the development and test text of its training.
+    """Judge a model: bits per character of a language model, on the development and test text of its training, or
+    accuracy of a classifier, on those examples.
 
-    Several processes (torchrun) divide the work.
+    Several processes (torchrun) divide the work. For classifiers, of the options only `split`, `data`, `which`, `out`
+    and `cpu` mean something.
 
     Args:
         model: folder of a run, of a checkpoint or of a saved model, or a name on the Hugging Face hub
-        split: which text
+        split: which text, or which examples
         protocol: paper: sequences of `context` characters, the last `step` of each judged; fast: the text is read once
         corpus: another text than the model's own: enwik8 or text8
-        data: where the text of the training is now, if it moved
+        data: where the text or the examples of the training are now, if they moved
         text: another text than the model's own: this file or folder, all of it
         context: characters of a sequence
         step: characters judged in a sequence
@@ -152,8 +156,11 @@ def evaluate(
         out: JSON file for the result
         cpu: leave the GPU alone
     """
-    from longshort.terminal import judge
+    from longshort.terminal import is_classifier, judge, judge_classifier
 
+    if is_classifier(model):
+        judge_classifier(model, split=split, data=data, which=which, out=out, cpu=cpu)
+        return
     judge(
         model,
         split=split,
@@ -208,7 +215,8 @@ def generate(
 
 
 def bench(
-    what: Literal["attention", "charlm", "lengths"],
+    what: Literal["attention", "charlm", "lengths", "macs"],
+    table: Literal["lra"] = "lra",
     /,
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -217,14 +225,16 @@ def bench(
     only: str = "",
     flex: bool = False,
 ) -> None:
-    """Measure speed on this machine.
+    """Measure speed on this machine, or count.
 
     attention: each layer against full attention; on a GPU the operation alone and the memory too, with a figure.
     charlm: training steps of the language models against a GPT, and time per generated character (on a GPU).
     lengths: time against length on the CPU, as a figure.
+    macs lra: multiply-accumulates of the models of the Long Range Arena, beside the paper's.
 
     Args:
         what: what to measure
+        table: for macs, the models to count
         device: where to measure; auto takes a GPU if there is one
         out: file for the result: JSON, or PNG for lengths; out/bench_... unless given
         repeats: timed runs of each case, of which the median counts; 5 on a CPU and 20 on a GPU unless given
@@ -237,13 +247,13 @@ def bench(
     from torch.cuda import is_available
 
     gpu = device == "cuda" or (device == "auto" and is_available())
-    if (gpu or what == "charlm") and what != "lengths" and not is_available():
+    if (gpu or what == "charlm") and what not in ("lengths", "macs") and not is_available():
         from longshort.bench.gpu import NO_CUDA
 
         raise SystemExit(refuse(NO_CUDA, 1))
-    {"attention": bench_gpu if gpu else bench_cpu, "charlm": bench_charlm, "lengths": bench_lengths}[what](
-        out, only=only, repeats=repeats, flex=flex
-    )
+    attention = bench_gpu if gpu else bench_cpu
+    benches = {"attention": attention, "charlm": bench_charlm, "lengths": bench_lengths, "macs": bench_macs}
+    benches[what](out, only=only, repeats=repeats, flex=flex)
 
 
 def bench_cpu(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
@@ -274,6 +284,55 @@ def bench_lengths(out: Path, *, only: str, repeats: int | None, flex: bool) -> N
     from longshort.bench.lengths import bench_lengths
 
     bench_lengths(out, console=Console())
+
+
+def bench_macs(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
+    from longshort.bench.gpu import wide_console
+    from longshort.bench.lra import bench_macs, counted
+
+    bench_macs(chosen(counted(), only), out, console=wide_console())
+
+
+def report(
+    table: Literal["lra"],
+    /,
+    *,
+    out: Path = Path("out/lra"),
+    data: Path | None = None,
+    only: str = "",
+    seeds: int | None = None,
+    steps: int | None = None,
+    jobs: int = 1,
+    train: bool = True,
+    cpu: bool = False,
+) -> None:
+    """Train the models of a table of the paper, judge them, and print and write the table beside the paper's.
+
+    Interrupted, the same command goes on where it stopped; what is finished is not done again. What was not trained is
+    "not yet run". lra: the Long Range Arena.
+
+    Args:
+        table: which table
+        out: folder for the runs, the tables as lra.md and all figures as lra.json
+        data: folder with the data sets, each in a folder: imdb, aan, cifar10, and listops and pathfinder for the
+            official ones; without it they are looked for in ~/.cache/longshort/lra
+        only: lines with this in their name, such as text/ or listops/8,32
+        seeds: so many of each line, not the table's number
+        steps: so many, not the recipe's, to try it out
+        jobs: runs at a time, which share the GPU
+        train: with --no-train, show what there is
+        cpu: leave the GPU alone
+    """
+    from rich.console import Console
+
+    from longshort.recipes.lra_table import LINES
+    from longshort.report import Wish, report
+
+    for name, number in dict(seeds=seeds, steps=steps, jobs=jobs).items():
+        if number is not None and number < 1:
+            raise SystemExit(refuse(f"{name} must be at least 1, got {number}", 2))
+    wish = Wish(chosen(LINES, only), out, data, seeds, steps, jobs, train, cpu)
+    report(wish, console=Console())
 
 
 def chosen(cases: Sequence[Any], only: str) -> list[Any]:
@@ -334,6 +393,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "evaluate": evaluate,
         "generate": generate,
         "bench": bench,
+        "report": report,
         "analyse": analyse,
         "train": train,
     }
@@ -347,9 +407,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return refuse("interrupted", 130)
     except StoppedError as error:
-        how = "--resume" if prog == "longshort train" else "the same command"  # the demo always goes on
+        how = "--resume" if prog == "longshort train" else "the same command"  # demo and report always go on
         return refuse(f"{error}; {how} goes on from there", 130)
-    except (TrainingError, ValueError, FileNotFoundError) as error:
+    except (TrainingError, ValueError, FileNotFoundError, ImportError) as error:
         return refuse(str(error), 1)
     except BrokenPipeError:  # whoever read has seen enough
         return 0

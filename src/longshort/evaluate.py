@@ -12,20 +12,23 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError
+from torch import nn
 
 from longshort.data.source import CorpusSource
 from longshort.data.splits import Text
 from longshort.models.charlm import CharLM
+from longshort.tasks import Classification, MaskedModelling
 from longshort.tasks.bits import Protocol, Reading, Windows, bits, work
 from longshort.tasks.language import LanguageModelling
 from longshort.train import Run, read_run
 from longshort.train.checkpoint import META, Checkpoints
 from longshort.train.processes import Processes
+from longshort.train.state import load_weights
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +62,29 @@ def load_model(name: str, device: torch.device | str, which: Literal["best", "la
         raise ValueError(f"config.json in {path} cannot be read: {error}") from None
 
 
+def load_trained(
+    name: str, device: torch.device | str, which: Literal["best", "last"] = "best"
+) -> tuple[Run, nn.Module]:
+    """Any model that a run made, and the run."""
+    run = find_run(name)
+    if run is None:
+        raise FileNotFoundError(f"{name} holds no run: run.json is not there")
+    model = run.model.build()
+    load_weights(Path(find_model(name, which)), model)
+    return run, model.to(device).eval()
+
+
 def find_run(name: str) -> Run | None:
     """The run that a folder, or the checkpoint's run above it, records."""
     for folder in (Path(name), *Path(name).resolve().parents[:2]):
         if (folder / "run.json").exists():
             return read_run(folder / "run.json")
     return None
+
+
+def classifies(task: Any) -> TypeGuard[Classification]:
+    """Whether labels are what is learned: masked modelling reads the same data, and leaves them alone."""
+    return isinstance(task, Classification) and not isinstance(task, MaskedModelling)
 
 
 def data_of(name: str) -> str | None:
@@ -113,4 +133,14 @@ def evaluate(
     return total / count, int(count)
 
 
-__all__ = ["evaluate", "find_model", "find_run", "load_model", "protocol_of", "texts_of", "work"]
+__all__ = [
+    "classifies",
+    "evaluate",
+    "find_model",
+    "find_run",
+    "load_model",
+    "load_trained",
+    "protocol_of",
+    "texts_of",
+    "work",
+]

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,17 @@ from longshort.analysis.curves import draw_curves
 from longshort.analysis.shares import draw_shares, shares_on
 from longshort.analysis.visibility import draw_visibility
 from longshort.data.text import open_text
-from longshort.evaluate import evaluate, find_model, load_model, protocol_of, texts_of, work
+from longshort.evaluate import (
+    classifies,
+    evaluate,
+    find_model,
+    find_run,
+    load_model,
+    load_trained,
+    protocol_of,
+    texts_of,
+    work,
+)
 from longshort.generate import Sampling, generate
 from longshort.train.checkpoint import write_whole
 from longshort.train.log import read_log
@@ -79,6 +90,52 @@ def judge(
             "precision": processes.precision,
         }
         write_whole(out, json.dumps({**facts, "bits_per_character": found}, indent=1).encode())
+    return found
+
+
+def is_classifier(name: str) -> bool:
+    try:
+        run = find_run(name)
+    except ValueError:  # a task of the user's own, which only their code can read
+        return False
+    return run is not None and classifies(run.task)
+
+
+def judge_classifier(
+    name: str,
+    *,
+    split: Literal["dev", "test", "both"],
+    data: Path | None,
+    which: Which,
+    out: Path | None,
+    cpu: bool,
+) -> dict[str, float]:
+    """Print, and write to `out`, the share of labels found of each set of examples."""
+    if out is not None:
+        if out.is_dir():
+            raise ValueError(f"out must be a file, and {out} is a folder")
+        out.parent.mkdir(parents=True, exist_ok=True)
+    processes = Processes("auto", cpu=cpu)
+    console = Console(stderr=True, quiet=not processes.first)
+    name = find_model(name, which)
+    run, model = load_trained(name, processes.device)
+    task = run.task
+    assert classifies(task)
+    if data is not None:
+        task = replace(task, source=replace(task.source, path=data))  # type: ignore[type-var]
+    found = {}
+    for part in ("dev", "test") if split == "both" else (split,):
+        items = getattr(task.splits, part)
+        with Progress(console=console) as progress, processes.autocast():
+            line = progress.add_task(part, total=len(items) / processes.count)
+            counts = task.judge(model, items, processes.index, processes.count, partial(progress.advance, line))
+        right, count = processes.total(counts["accuracy"])
+        found[part] = right / count
+        if processes.first:
+            print(f"{part}: {100 * found[part]:.2f} % ({int(right):,} of {int(count):,})", flush=True)
+    if out is not None and processes.first:
+        facts = {"model": name, "precision": processes.precision, "accuracy": found}
+        write_whole(out, json.dumps(facts, indent=1).encode())
     return found
 
 

@@ -1,17 +1,32 @@
-"""Files to batches: corpora, texts of the user's, their splits, and lanes that read them; knows no model."""
+"""Files and generators to batches: corpora and texts in lanes, labelled sequences and pairs; knows no model."""
 
+from longshort.data.aan import Aan
+from longshort.data.cifar10 import Cifar10
 from longshort.data.corpus import CORPORA, Corpus, corpus
 from longshort.data.download import DownloadError, fetch
+from longshort.data.imdb import Imdb
+from longshort.data.labelled import Labelled, LabelledPairs, LabelledSplits, Sequences
 from longshort.data.lanes import Lanes
+from longshort.data.listops import ListOps
+from longshort.data.pathfinder import Pathfinder
 from longshort.data.shard import Shard
 from longshort.data.splits import Splits, split, split_text
 from longshort.data.text import open_text
 
 __all__ = [
     "CORPORA",
+    "Aan",
+    "Cifar10",
     "Corpus",
     "DownloadError",
+    "Imdb",
+    "Labelled",
+    "LabelledPairs",
+    "LabelledSplits",
     "Lanes",
+    "ListOps",
+    "Pathfinder",
+    "Sequences",
     "Shard",
     "Splits",
     "corpus",

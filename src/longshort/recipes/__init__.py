@@ -25,4 +25,5 @@ RECIPES: dict[str, Recipe] = {
     "lra.retrieval": lra.retrieval,
     "lra.image": lra.image,
     "lra.pathfinder": lra.pathfinder,
+    "lra.modern": lra.modern,
 }

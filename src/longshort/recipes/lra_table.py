@@ -49,6 +49,8 @@ class Line:
         return self.task.recipe(attention=self.attention, data=here if here and here.exists() else None, seed=seed)
 
 
+BEYOND = "Rotary positions, self-pretraining by masking, weight decay, a higher rate, more steps, dropout: lra.modern."
+
 LISTOPS = Task("listops", "ListOps without closing brackets (the paper's)", "listops", lra.listops)
 BRACKETS = Task(
     "listops_brackets",
@@ -77,6 +79,20 @@ PATHFINDER = Task(
     "pathfinder",
     lra.pathfinder,
     "The paper's figures are of the official pictures; unless those were given, ours are of our own generator.",
+)
+MODERN_LISTOPS = Task(
+    "modern_listops",
+    "Beyond the paper: ListOps with closing brackets, today's habits",
+    "listops",
+    partial(lra.modern, task="listops"),
+    BEYOND,
+)
+MODERN_TEXT = Task(
+    "modern_text",
+    "Beyond the paper: Text, today's habits",
+    "imdb",
+    partial(lra.modern, task="text"),
+    BEYOND + " The checkpoint is chosen on a tenth of the training set.",
 )
 
 LINES = (
@@ -126,4 +142,8 @@ LINES = (
     Line(PATHFINDER, "performer", 77.05),
     Line(PATHFINDER, "nystromformer", 70.94),
     Line(PATHFINDER, "reformer", 69.36),
+    Line(MODERN_LISTOPS, "8,32", seeds=1),
+    Line(MODERN_LISTOPS, "full", seeds=1),
+    Line(MODERN_TEXT, "8,32", seeds=1),
+    Line(MODERN_TEXT, "full", seeds=1),
 )
