@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,10 @@ from longshort.data.listops import ListOps
 from longshort.judge import JUDGED
 from longshort.models.sequence import SequenceConfig
 from longshort.recipes.lra import attention_named
-from longshort.recipes.lra_table import Line, Task
+from longshort.recipes.lra_table import RETRIEVAL, Line, Task
 from longshort.report import NOT_RUN, Found, Wish, done, markdown, report, trained
 from longshort.tasks import Classification
-from longshort.train import AdamW, Run, StoppedError, TrainingError
+from longshort.train import AdamW, DivergedError, Run, StoppedError, TrainingError
 
 STEPS = 6
 
@@ -387,6 +388,61 @@ def test_a_run_that_cannot_go_on_says_so(finished, data, tmp_path):
         file.write('\n{"text": "new", "label": 1}')
     with pytest.raises(TrainingError, match="has changed since step 6"):
         do(tmp_path / "out", LINES[2:], data=tmp_path / "data", steps=9)
+
+
+def test_one_that_fails_leaves_the_others_be(data, tmp_path, monkeypatch):
+    """And goes on when the report is asked for again."""
+    train = module.train
+
+    def fails(run, *given, **more):
+        if run.name == ALL[0]:
+            raise DivergedError("the loss is nan")
+        return train(run, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", fails)
+        with pytest.raises(TrainingError, match=rf"1 of 3 runs failed; {ALL[0]}: the loss is nan"):
+            do(tmp_path, data=data)
+    assert [name for name in ALL if (tmp_path / name / JUDGED).exists()] == ALL[1:]
+    assert "(1 seed)" in cells(tmp_path, "4,2", "Digits of lists")[2]
+    do(tmp_path, data=data)
+    assert "(2 seeds)" in cells(tmp_path, "4,2", "Digits of lists")[2]
+
+
+def test_a_killed_worker_is_told_in_one_line(tmp_path, monkeypatch):
+    class Pool:
+        def __init__(self, *given, **more): ...
+
+        def submit(self, *given):
+            future = Future()
+            future.set_exception(BrokenProcessPool("killed"))
+            return future
+
+        def shutdown(self, **more): ...
+
+    monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
+    with pytest.raises(TrainingError, match=r"killed from outside, .* fewer --jobs need less"):
+        list(trained([WINDOW.run(0)], Wish([], tmp_path, jobs=2), Console(file=io.StringIO())))
+
+
+def test_retrieval_stands_beside_the_words_in_common(tmp_path):
+    """By the name of its data, measured once."""
+    (tmp_path / "data" / "aan").mkdir(parents=True)
+    for split in ("train", "eval", "test"):
+        lines = [
+            f"{i % 2}\ta{i}\tb{i}\tred green blue\t{'red green one' if i % 2 else 'other words'}" for i in range(8)
+        ]
+        (tmp_path / "data" / "aan" / f"new_aan_pairs.{split}.tsv").write_text("\n".join(lines) + "\n")
+    wish = Wish([Line(RETRIEVAL, "8,32", seeds=0)], tmp_path / "out", tmp_path / "data", cpu=True)
+    printed = Console(file=io.StringIO(), width=300)
+    report(wish, console=printed)
+    told = "Ours are of the AAN, on whose test pairs the words in common alone reach 100.0 %"
+    assert told in printed.file.getvalue() and told in (tmp_path / "out" / "lra.md").read_text()
+    (tmp_path / "out" / "overlap.json").write_text('{"data": "AAN", "accuracy": {"words": 0.5, "rare words": 0.25}}')
+    report(wish, console=printed)
+    assert (
+        "alone reach 50.0 %, and with rare words counting for more 25.0 %" in (tmp_path / "out" / "lra.md").read_text()
+    )
 
 
 def test_wishes_are_of_the_papers_tables_unless_told():

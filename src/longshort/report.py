@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,14 +25,18 @@ from longshort.bench.lra import macs_of
 from longshort.bench.report import machine_line
 from longshort.bench.run import write_json
 from longshort.bench.step import milliseconds_a_step
+from longshort.data.aan import Aan
+from longshort.data.overlap import weighted_overlap, word_overlap
 from longshort.judge import JUDGED, judge_run
-from longshort.recipes.lra_table import LINES, Line
+from longshort.recipes.lra_table import LINES, RETRIEVAL, Line
 from longshort.recipes.options import adjusted
-from longshort.train import Run, train
+from longshort.tasks import PairClassification
+from longshort.train import Run, TrainingError, train
 from longshort.train.checkpoint import write_whole
 from longshort.train.errors import StoppedError
 
 NOT_RUN = "not yet run"
+Judged = dict[str, Any]  # what judged.json has
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Found:
     macs: float | None = None  # in G
     ms: float | None = None
     missing: str = ""
+    about: str = ""  # the data, where its name is not told by the task
 
 
 def report(wish: Wish, *, console: Console) -> list[Found]:
@@ -74,8 +80,15 @@ def report(wish: Wish, *, console: Console) -> list[Found]:
         console.print(f"{name}: {reason}", highlight=False, soft_wrap=True)
     possible = [line for line in wish.lines if line.task.name not in missing]
     todo = [run for line in possible if wish.train for run in wish.runs(line) if not done(run, wish.out)]
+    if wish.train and any(line.task == RETRIEVAL for line in possible):
+        measure_overlap(wish)
     write(wish, missing)  # what this lacks, such as a package, shows before the work
+    failed = []
     for run, facts in trained(todo, wish, console):
+        if isinstance(facts, Exception):
+            failed.append(f"{run.name}: {facts}")
+            console.print(f"failed: {failed[-1]}", highlight=False, markup=False, soft_wrap=True)
+            continue
         console.print(f"{run.name}: {100 * facts['accuracy']['test']:.2f} % on the test set", highlight=False)
         write(wish, missing)
     if wish.train:
@@ -83,6 +96,8 @@ def report(wish: Wish, *, console: Console) -> list[Found]:
     found = write(wish, missing)
     console.print(markdown(found), highlight=False, markup=False, soft_wrap=True)
     console.print(f"written to {wish.out / 'lra.md'} and lra.json", highlight=False, soft_wrap=True)
+    if failed:
+        raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
     return found
 
 
@@ -97,22 +112,44 @@ def data_missing(wish: Wish) -> dict[str, str]:
     return missing
 
 
+def measure_overlap(wish: Wish) -> None:
+    """How far words alone tell the pairs of Retrieval apart: what a model's accuracy is to be seen beside."""
+    path = wish.out / "overlap.json"
+    task = Line(RETRIEVAL, "8,32").run(0, wish.data).task
+    assert isinstance(task, PairClassification) and isinstance(task.source, Aan)
+    if not path.exists():
+        found = {"words": word_overlap(task.splits), "rare words": weighted_overlap(task.splits)}
+        write_json({"data": task.source.name, "accuracy": found}, path)
+
+
+def about_data(line: Line, wish: Wish) -> str:
+    path = wish.out / "overlap.json"
+    if line.task != RETRIEVAL or not path.exists():
+        return ""
+    facts = json.loads(path.read_text())
+    words, rare = (100 * facts["accuracy"][name] for name in ("words", "rare words"))
+    return (
+        f"Ours are of the {facts['data']}, on whose test pairs the words in common alone reach {words:.1f} %, and with "
+        f"rare words counting for more {rare:.1f} %."
+    )
+
+
 def done(run: Run, out: Path) -> bool:
     """Whether it was judged, after as many steps as are wanted now."""
     judged, record = out / run.name / JUDGED, out / run.name / "run.json"
     return judged.exists() and record.exists() and json.loads(record.read_text())["steps"] == run.steps
 
 
-def trained(runs: Sequence[Run], wish: Wish, console: Console) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Each run, as it is finished; `jobs` at a time, each in a process of its own, share one GPU."""
+def trained(runs: Sequence[Run], wish: Wish, console: Console) -> Iterator[tuple[Run, Judged | Exception]]:
+    """Each run, as it is finished or fails; `jobs` at a time, each in a process of its own, share one GPU."""
     if wish.jobs == 1:
         for run in runs:
-            yield run, train_and_judge(run, wish.out, wish.cpu, console)
+            yield run, outcome(partial(train_and_judge, run, wish.out, wish.cpu, console))
         return
     console.print(f"{len(runs)} runs, {wish.jobs} at a time", highlight=False)
     pool = ProcessPoolExecutor(wish.jobs, mp_context=get_context("spawn"))
     waiting = iter(runs)
-    futures: dict[Future[dict[str, Any]], Run] = {}
+    futures: dict[Future[Judged], Run] = {}
     try:
         while True:  # no more than can begin at once: what the pool was given, it does even after Ctrl-C
             for run in islice(waiting, wish.jobs - len(futures)):
@@ -120,14 +157,29 @@ def trained(runs: Sequence[Run], wish: Wish, console: Console) -> Iterator[tuple
             if not futures:
                 break
             future = next(iter(wait(futures, return_when=FIRST_COMPLETED).done))
-            yield futures.pop(future), future.result()
+            yield futures.pop(future), outcome(future.result)
     except KeyboardInterrupt:  # which the others were sent as well
         raise StoppedError("stopped; what was trained is saved") from None
+    except BrokenProcessPool:
+        raise TrainingError(
+            "a run was killed from outside, for want of memory perhaps; what was trained is saved. "
+            "The same command goes on from there; fewer --jobs need less"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def train_and_judge(run: Run, out: Path, cpu: bool, console: Console | None = None) -> dict[str, Any]:
+def outcome(act: Callable[[], Judged]) -> Judged | Exception:
+    """One run that diverges, or does not fit into memory, leaves the others be; a wish to stop is for all."""
+    try:
+        return act()
+    except (StoppedError, BrokenProcessPool):  # of a broken pool nothing more comes
+        raise
+    except (TrainingError, RuntimeError, OSError) as error:
+        return error
+
+
+def train_and_judge(run: Run, out: Path, cpu: bool, console: Console | None = None) -> Judged:
     run = deepcopy(run)  # a task keeps its data: so it goes when this is done, and the caller's run stays small
     (out / run.name / JUDGED).unlink(missing_ok=True)  # of fewer steps
     if console is not None:
@@ -161,6 +213,7 @@ def timed(wish: Wish) -> dict[str, float]:
 
 def found_of(line: Line, wish: Wish, missing: dict[str, str]) -> Found:
     found = Found(line, missing=missing.get(line.task.name, ""), ms=timed(wish).get(line.name))
+    found.about = about_data(line, wish)
     for run in wish.runs(line):
         if not done(run, wish.out):
             continue
@@ -197,9 +250,8 @@ def markdown(found: Sequence[Found]) -> str:
             for f in lines
         ]
         head = "| attention | paper, % | ours, % | paper, GMACs | ours, GMACs | ms a step |\n|---|---|---|---|---|---|"
-        missing = f"\n\n{lines[0].missing}" if lines[0].missing else ""
-        note = f"\n\n{task.note}" if task.note else ""
-        parts.append(f"### {task.title}\n\n{head}\n" + "\n".join(rows) + note + missing)
+        notes = [text for text in (task.note, lines[0].about, lines[0].missing) if text]
+        parts.append("\n\n".join([f"### {task.title}", "\n".join([head, *rows]), *notes]))
     perturbed = [f for f in found if f.line.insertion is not None]
     if perturbed:
         rows = [

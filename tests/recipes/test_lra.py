@@ -18,7 +18,17 @@ from longshort.data.pathfinder import Pathfinder
 from longshort.models.sequence import PairConfig, SequenceConfig
 from longshort.nn.spec import Full, LongShort
 from longshort.recipes import RECIPES
-from longshort.recipes.lra import ATTENTIONS, attention_named, image, listops, modern, pathfinder, retrieval, text
+from longshort.recipes.lra import (
+    ATTENTIONS,
+    attention_named,
+    image,
+    listops,
+    listops_modern,
+    pathfinder,
+    retrieval,
+    text,
+    text_modern,
+)
 from longshort.recipes.lra_table import LINES, LISTOPS, TEXT, TEXT_PAPER, Line
 from longshort.record import as_json, from_json
 from longshort.tasks import Classification, MaskedModelling, PairClassification
@@ -137,12 +147,15 @@ def test_the_seed_is_of_weights_and_order(recipe):
         assert (run.seed, run.task.order) == (seed, seed) and run.name.endswith(f".seed{seed}")
 
 
-@pytest.mark.parametrize(("task", "source"), [("listops", ListOps(brackets=True)), ("text", Imdb(held_out=0.1))])
-def test_the_modern_recipe_first_restores_tokens_of_the_same_sequences(task, source):
-    masked, run = modern(task, "16,2", seed=3).chain
+@pytest.mark.parametrize(
+    ("recipe", "source", "mask"),
+    [(listops_modern, ListOps(brackets=True), len(VOCABULARY)), (text_modern, Imdb(held_out=0.1), 257)],
+)
+def test_the_modern_recipe_first_restores_tokens_of_the_same_sequences(recipe, source, mask):
+    masked, run = recipe("16,2", seed=3).chain
     assert masked.task.source == run.task.source == source
     assert type(masked.task) is MaskedModelling and type(run.task) is Classification
-    assert masked.task.mask == run.model.vocabulary - 1 == (257 if task == "text" else len(VOCABULARY))
+    assert masked.task.mask == run.model.vocabulary - 1 == mask
     assert run.model == SequenceConfig(**vars(masked.model)) and run.model.classes == source.classes
     assert run.model.attention == LongShort(16, 2, rotary=True) and run.model.positions == "none"
     assert [(phase.seed, phase.task.order) for phase in (masked, run)] == [(3, 3), (3, 3)]
@@ -150,7 +163,7 @@ def test_the_modern_recipe_first_restores_tokens_of_the_same_sequences(task, sou
         with pytest.raises(
             ValueError, match=re.escape(f"WINDOW,RANK or full, which know rotary positions, got '{name}'")
         ):
-            modern(task, name)
+            recipe(name)
 
 
 @by_name

@@ -25,5 +25,6 @@ RECIPES: dict[str, Recipe] = {
     "lra.retrieval": lra.retrieval,
     "lra.image": lra.image,
     "lra.pathfinder": lra.pathfinder,
-    "lra.modern": lra.modern,
+    "lra.listops_modern": lra.listops_modern,
+    "lra.text_modern": lra.text_modern,
 }

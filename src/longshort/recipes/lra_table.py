@@ -49,7 +49,7 @@ class Line:
         return self.task.recipe(attention=self.attention, data=here if here and here.exists() else None, seed=seed)
 
 
-BEYOND = "Rotary positions, self-pretraining by masking, weight decay, a higher rate, more steps, dropout: lra.modern."
+BEYOND = "Rotary positions, self-pretraining by masking, weight decay, a higher rate, more steps, dropout."
 
 LISTOPS = Task("listops", "ListOps without closing brackets (the paper's)", "listops", lra.listops)
 BRACKETS = Task(
@@ -65,13 +65,7 @@ TEXT_PAPER = Task(
     partial(lra.text, protocol="paper"),
 )
 TEXT = Task("text", "Text, chosen on a tenth of the training set", "imdb", lra.text)
-RETRIEVAL = Task(
-    "retrieval",
-    "Retrieval",
-    "aan",
-    lra.retrieval,
-    "The paper's figures are of the official pairs.",
-)
+RETRIEVAL = Task("retrieval", "Retrieval", "aan", lra.retrieval, "The paper's figures are of the official pairs.")
 IMAGE = Task("image", "Image", "cifar10", lra.image)
 PATHFINDER = Task(
     "pathfinder",
@@ -81,17 +75,17 @@ PATHFINDER = Task(
     "The paper's figures are of the official pictures; unless those were given, ours are of our own generator.",
 )
 MODERN_LISTOPS = Task(
-    "modern_listops",
+    "listops_modern",
     "Beyond the paper: ListOps with closing brackets, today's habits",
     "listops",
-    partial(lra.modern, task="listops"),
+    lra.listops_modern,
     BEYOND,
 )
 MODERN_TEXT = Task(
-    "modern_text",
+    "text_modern",
     "Beyond the paper: Text, today's habits",
     "imdb",
-    partial(lra.modern, task="text"),
+    lra.text_modern,
     BEYOND + " The checkpoint is chosen on a tenth of the training set.",
 )
 
