@@ -110,6 +110,8 @@ def test_the_folder_keeps_what_was_found(trained):
         "run": "reviews",
         "checkpoint": 1,
         "dev": 0.7,
+        "source": "IMDb, chosen on held-out reviews",
+        "data": read_run(trained / "run.json").task.fingerprint(),
         "precision": "fp32",
         "device": "cpu",
     }
@@ -135,7 +137,7 @@ def test_other_sequences_are_judged_as_they_are():
     assert list(judge.tests_of(task)) == ["test"] and judge.tests_of(task)["test"] is task.splits.test
 
 
-def test_pairs_are_judged_as_they_are(tmp_path):
+def test_pairs_are_judged_with_marks_put_in_and_taken_out_too(tmp_path):
     task = PairClassification(Aan(write_pairs(tmp_path / "aan")), length=60, sequences=8)
     run = run_of("pairs", PairConfig(LongShort(4, 2), classes=2, **SIZES), task, steps=3)
     do(run, tmp_path)
@@ -144,7 +146,12 @@ def test_pairs_are_judged_as_they_are(tmp_path):
     with torch.no_grad():
         sides = [[torch.from_numpy(test.documents[d].astype(np.int64))[None] for d in pair] for pair in test.pairs]
         right = sum(int(model(a, b).argmax()) == label for (a, b), label in zip(sides, test.labels, strict=True))
-    assert judge_run(tmp_path / "pairs", cpu=True)["accuracy"] == {"test": right / 20}
+    found = judge_run(tmp_path / "pairs", cpu=True)["accuracy"]
+    assert list(found) == ["test", "insertion", "deletion"] and found["test"] == right / 20
+    sets = judge.tests_of(task)
+    for name, change in (("insertion", insert_punctuation), ("deletion", delete_punctuation)):
+        assert sets[name].documents.fingerprint() == change(test.documents).fingerprint()
+        assert sets[name].pairs.tolist() == test.pairs.tolist() and sets[name].labels.tolist() == test.labels.tolist()
 
 
 @pytest.mark.parametrize("kind", ["text", "masked"])

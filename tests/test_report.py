@@ -16,14 +16,16 @@ import torch
 from rich.console import Console
 from training import before_call, same_weights, weights
 
-from longshort import report as module
 from longshort.data.imdb import Imdb
 from longshort.data.listops import ListOps
 from longshort.judge import JUDGED
 from longshort.models.sequence import SequenceConfig
 from longshort.recipes.lra import attention_named
 from longshort.recipes.lra_table import RETRIEVAL, Line, Task
-from longshort.report import NOT_RUN, Found, Wish, done, markdown, report, trained
+from longshort.report import Wish, jobs, report
+from longshort.report import lra as module
+from longshort.report.jobs import trained
+from longshort.report.table import NOT_RUN, Found, markdown
 from longshort.tasks import Classification
 from longshort.train import AdamW, DivergedError, Run, StoppedError, TrainingError
 
@@ -83,7 +85,7 @@ def data(tmp_path_factory):
 def do(out, lines=LINES, **wish):
     """What was found, and what was printed."""
     console = Console(file=io.StringIO(), width=200)
-    return report(Wish(lines, out, cpu=True, **wish), console=console), console.file.getvalue()
+    return report(Wish(lines, out, cpu=True, table=lines, **wish), console=console), console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +98,8 @@ def finished(data, tmp_path_factory):
 @pytest.fixture
 def begun(monkeypatch):
     """The names of the runs that are trained from here on."""
-    names, train = [], module.train
-    monkeypatch.setattr(
-        module, "train", lambda run, *given, **more: names.append(run.name) or train(run, *given, **more)
-    )
+    names, train = [], jobs.train
+    monkeypatch.setattr(jobs, "train", lambda run, *given, **more: names.append(run.name) or train(run, *given, **more))
     return names
 
 
@@ -144,7 +144,7 @@ def test_texts_have_a_second_table(finished):
     found = judged(out, ALL[2])
     assert list(found) == ["test", "insertion", "deletion"]
     ours = " / ".join(f"{100 * found[name]:.2f}" for name in found)
-    assert cells(out, "4,2", "Text, test-time") == ["4,2", "68.4 / 66.34 / 62.62", ours]
+    assert cells(out, "reviews", "Test-time") == ["reviews", "4,2", "68.40 / 66.34 / 62.62", ours]
     assert "insertion" not in judged(out, ALL[0])
     several = Found(LINES[2], {"test": [60.0, 80.0], "insertion": [50.0, 60.0], "deletion": [40.0, 41.0]})
     assert "| 70.00 / 55.00 / 40.50 |" in markdown([several])
@@ -158,7 +158,6 @@ def test_the_figures_are_in_a_file_too(finished):
     assert [fact["paper"] for fact in facts] == [37.5, 37.13, 68.4]
     assert facts[0]["accuracy"] == {"test": [100 * judged(out, name)["test"] for name in ALL[:2]]}
     assert [fact["accuracy"] for fact in facts] == [each.accuracy for each in found]
-    assert [fact["steps"] for fact in facts] == [STEPS, None, STEPS]
     assert (out / "lra.md").read_text() == markdown(found) + "\n" and markdown(found) in printed
 
 
@@ -209,7 +208,7 @@ def test_a_report_interrupted_at_once_keeps_what_is_done(finished, tmp_path, beg
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_call(patch.setattr, module, "judge_run", 2, interrupt)
+        before_call(patch.setattr, jobs, "judge_run", 2, interrupt)
         do(tmp_path, [WINDOW])
     assert begun == ALL[:2] and cells(tmp_path, "4,2", "Digits")[2].endswith("(1 seed)")
     monkeypatch.setattr(Classification, "batch", lambda *_: pytest.fail("it was trained before"))
@@ -225,7 +224,7 @@ def test_tasks_without_data_are_named_and_the_others_go_on(finished, tmp_path, b
     assert said.startswith("IMDb is not in ") and "ai.stanford.edu" in said
     assert f"reviews: {said}" in printed and said in (tmp_path / "lra.md").read_text()
     assert cells(tmp_path, "4,2", "Reviews")[2] == NOT_RUN
-    assert cells(tmp_path, "4,2", "Text, test-time")[2] == f"{NOT_RUN} / {NOT_RUN} / {NOT_RUN}"
+    assert cells(tmp_path, "reviews", "Test-time")[3] == NOT_RUN
     missing = [fact["missing"] for fact in json.loads((tmp_path / "lra.json").read_text())["lines"]]
     assert missing == ["", "", said]
 
@@ -244,7 +243,7 @@ def test_without_training_what_there_is_is_shown(finished, tmp_path, begun, monk
         monkeypatch.setattr(source, "splits", lambda self: pytest.fail("data is read"))
     nothing, _ = do(tmp_path / "new", train=False)
     assert [each.accuracy for each in nothing] == [{}, {}, {}]
-    assert (tmp_path / "new" / "lra.md").read_text().count(f"| {NOT_RUN} |") == 3
+    assert (tmp_path / "new" / "lra.md").read_text().count(f"| {NOT_RUN} |") == 4
     shutil.copytree(out, tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / ALL[1])
     shown, _ = do(tmp_path / "out", train=False)
@@ -252,19 +251,16 @@ def test_without_training_what_there_is_is_shown(finished, tmp_path, begun, monk
     assert begun == []
 
 
-def test_fewer_steps_are_not_taken_for_all(finished, tmp_path, begun, monkeypatch):
-    _, found, _ = finished
-    short, _ = do(tmp_path, [WINDOW], seeds=1, steps=2)
-    assert short[0].steps == 2 and json.loads((tmp_path / ALL[0] / "result.json").read_text())["step"] == 2
-    run = WINDOW.run(0)
-    assert done(replace(run, steps=2), tmp_path) and not done(run, tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(StoppedError, match="stopped at step 3"):
-        before_call(patch.setattr, Classification, "batch", 1, lambda: os.kill(os.getpid(), signal.SIGINT))
-        do(tmp_path, [WINDOW], seeds=1)
-    assert not done(run, tmp_path) and cells(tmp_path, "4,2", "Digits")[2] == NOT_RUN
-    full, _ = do(tmp_path, [WINDOW], seeds=1)
-    assert begun == [ALL[0]] * 3
-    assert full[0].steps == STEPS and full[0].accuracy == {"test": found[0].accuracy["test"][:1]}
+def test_a_try_with_fewer_steps_leaves_the_table_alone(finished, data, tmp_path, begun):
+    """It is a run of its own: a schedule that ended early cannot go on."""
+    out, *_ = finished
+    shutil.copytree(out, tmp_path / "out")
+    tried, printed = do(tmp_path / "out", [WINDOW], data=data, seeds=1, steps=2)
+    name = f"{ALL[0]}.2steps"
+    assert begun == [name] and json.loads((tmp_path / "out" / name / "result.json").read_text())["step"] == 2
+    assert tried[0].accuracy == {"test": [100 * judged(tmp_path / "out", name)["test"]]}
+    assert "lra.2steps.md" in printed and (tmp_path / "out" / "lra.2steps.json").exists()
+    assert (tmp_path / "out" / "lra.md").read_text() == (out / "lra.md").read_text()
 
 
 def test_what_the_tables_lack_shows_before_the_work(tmp_path, begun, monkeypatch):
@@ -304,13 +300,13 @@ def test_steps_are_timed_once_on_a_gpu(finished, data, tmp_path, monkeypatch):
     assert timed == []  # nor wanted
 
     def on_gpu(lines):
-        report(Wish(lines, tmp_path / "out", data), console=Console(quiet=True))
+        report(Wish(lines, tmp_path / "out", data, table=LINES), console=Console(quiet=True))
 
     on_gpu([WINDOW])
     on_gpu(LINES)  # without those of which nothing is trained
     assert timed == [ALL[0], ALL[2]]
-    known = {"digits/4,2": 8.0, "reviews/4,2": 9.0}
-    assert json.loads((tmp_path / "out" / "steps.json").read_text()) == {"machine": "a machine", "ms": known}
+    known = {name: {"ms": ms, "machine": "a machine"} for name, ms in (("digits/4,2", 8.0), ("reviews/4,2", 9.0))}
+    assert json.loads((tmp_path / "out" / "steps.json").read_text()) == known
     assert cells(tmp_path / "out", "4,2", "Digits")[5] == "8.00" and cells(tmp_path / "out", "full", "Digits")[5] == ""
 
 
@@ -318,7 +314,7 @@ def test_the_data_of_a_run_goes_when_it_is_done(tmp_path):
     """All runs of the tables would not fit into memory with theirs."""
     first = replace(WINDOW.run(0), steps=1)
     runs = [first, replace(first, name="second", starts_from=replace(first, task=replace(first.task)))]
-    for run, _ in trained(runs, Wish((WINDOW,), tmp_path, cpu=True), Console(quiet=True)):
+    for run, _ in trained(runs, tmp_path, jobs=1, cpu=True, console=Console(quiet=True)):
         assert all("splits" not in vars(phase.task) for phase in run.chain)
 
 
@@ -327,12 +323,12 @@ class Pool:
 
     def __init__(self, monkeypatch, fail=()):
         self.given, self.open, self.most, self.ended = [], 0, 0, False
-        monkeypatch.setattr(module, "ProcessPoolExecutor", lambda jobs, mp_context: self)
-        monkeypatch.setattr(module, "wait", self.wait)
+        monkeypatch.setattr(jobs, "ProcessPoolExecutor", lambda jobs, mp_context: self)
+        monkeypatch.setattr(jobs, "wait", self.wait)
         self.fail = fail
 
     def submit(self, function, run, out, cpu):
-        assert function is module.train_and_judge
+        assert function is jobs.train_and_judge
         self.given.append(run.name)
         self.open += 1
         self.most = max(self.most, self.open)
@@ -353,7 +349,7 @@ class Pool:
 
 def test_as_many_runs_are_under_way_as_there_are_jobs(tmp_path, monkeypatch):
     runs, pool = [WINDOW.run(seed) for seed in range(5)], Pool(monkeypatch)
-    found = list(trained(runs, Wish((WINDOW,), tmp_path, jobs=2), Console(quiet=True)))
+    found = list(trained(runs, tmp_path, jobs=2, cpu=True, console=Console(quiet=True)))
     assert pool.most == 2 and pool.given == [run.name for run in runs] and pool.ended
     assert sorted(run.name for run, _ in found) == pool.given
     assert all(facts == {"run": run.name} for run, facts in found)
@@ -364,7 +360,7 @@ def test_no_run_is_begun_after_one_was_stopped(tmp_path, monkeypatch):
     runs = [WINDOW.run(seed) for seed in range(5)]
     pool = Pool(monkeypatch, fail=[runs[1].name])
     with pytest.raises(StoppedError):
-        list(trained(runs, Wish((WINDOW,), tmp_path, jobs=2), Console(quiet=True)))
+        list(trained(runs, tmp_path, jobs=2, cpu=True, console=Console(quiet=True)))
     assert len(pool.given) == 2 and pool.ended
 
 
@@ -379,20 +375,9 @@ def test_several_at_a_time_find_what_one_after_the_other_finds(finished, data, t
         assert (tmp_path / name / JUDGED).read_bytes() == (whole / name / JUDGED).read_bytes()
 
 
-def test_a_run_that_cannot_go_on_says_so(finished, data, tmp_path):
-    """Its data is another than that it began with."""
-    out, *_ = finished
-    shutil.copytree(out / ALL[2], tmp_path / "out" / ALL[2])
-    shutil.copytree(data, tmp_path / "data")
-    with (tmp_path / "data" / "imdb" / "train.jsonl").open("a") as file:
-        file.write('\n{"text": "new", "label": 1}')
-    with pytest.raises(TrainingError, match="has changed since step 6"):
-        do(tmp_path / "out", LINES[2:], data=tmp_path / "data", steps=9)
-
-
 def test_one_that_fails_leaves_the_others_be(data, tmp_path, monkeypatch):
     """And goes on when the report is asked for again."""
-    train = module.train
+    train = jobs.train
 
     def fails(run, *given, **more):
         if run.name == ALL[0]:
@@ -400,7 +385,7 @@ def test_one_that_fails_leaves_the_others_be(data, tmp_path, monkeypatch):
         return train(run, *given, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "train", fails)
+        patch.setattr(jobs, "train", fails)
         with pytest.raises(TrainingError, match=rf"1 of 3 runs failed; {ALL[0]}: the loss is nan"):
             do(tmp_path, data=data)
     assert [name for name in ALL if (tmp_path / name / JUDGED).exists()] == ALL[1:]
@@ -420,9 +405,9 @@ def test_a_killed_worker_is_told_in_one_line(tmp_path, monkeypatch):
 
         def shutdown(self, **more): ...
 
-    monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(jobs, "ProcessPoolExecutor", Pool)
     with pytest.raises(TrainingError, match=r"killed from outside, .* fewer --jobs need less"):
-        list(trained([WINDOW.run(0)], Wish([], tmp_path, jobs=2), Console(file=io.StringIO())))
+        list(trained([WINDOW.run(0)], tmp_path, jobs=2, cpu=True, console=Console(quiet=True)))
 
 
 def test_retrieval_stands_beside_the_words_in_common(tmp_path):
@@ -433,16 +418,63 @@ def test_retrieval_stands_beside_the_words_in_common(tmp_path):
             f"{i % 2}\ta{i}\tb{i}\tred green blue\t{'red green one' if i % 2 else 'other words'}" for i in range(8)
         ]
         (tmp_path / "data" / "aan" / f"new_aan_pairs.{split}.tsv").write_text("\n".join(lines) + "\n")
-    wish = Wish([Line(RETRIEVAL, "8,32", seeds=0)], tmp_path / "out", tmp_path / "data", cpu=True)
+    lines = [Line(RETRIEVAL, "8,32", seeds=0)]
+    wish = Wish(lines, tmp_path / "out", tmp_path / "data", cpu=True, table=lines)
     printed = Console(file=io.StringIO(), width=300)
     report(wish, console=printed)
     told = "Ours are of the AAN, on whose test pairs the words in common alone reach 100.0 %"
     assert told in printed.file.getvalue() and told in (tmp_path / "out" / "lra.md").read_text()
-    (tmp_path / "out" / "overlap.json").write_text('{"data": "AAN", "accuracy": {"words": 0.5, "rare words": 0.25}}')
+    path = tmp_path / "out" / "overlap.json"
+    facts = json.loads(path.read_text())
+    assert facts["name"] == "AAN" and facts["data"] == lines[0].run(0, tmp_path / "data").task.fingerprint()
+    path.write_text(json.dumps({**facts, "accuracy": {"words": 0.5, "rare words": 0.25}}))
+    report(wish, console=printed)  # not measured again
+    assert "reach 50.0 %, and with rare words counting for more 25.0 %" in (tmp_path / "out" / "lra.md").read_text()
+    path.write_text(json.dumps({**facts, "data": "another", "accuracy": {"words": 0.5, "rare words": 0.25}}))
     report(wish, console=printed)
-    assert (
-        "alone reach 50.0 %, and with rare words counting for more 25.0 %" in (tmp_path / "out" / "lra.md").read_text()
-    )
+    assert json.loads(path.read_text()) == facts
+
+
+def test_a_run_of_other_data_is_not_taken_for_one_of_this(finished, data, tmp_path, begun):
+    out, *_ = finished
+    shutil.copytree(out, tmp_path / "out")
+    shutil.copytree(data, tmp_path / "data")
+    with (tmp_path / "data" / "imdb" / "test.jsonl").open("a") as file:
+        file.write('\n{"text": "new", "label": 1}')
+    with pytest.raises(
+        TrainingError, match=rf"{ALL[2]} was trained on other data than there is now: give another --out"
+    ):
+        do(tmp_path / "out", data=tmp_path / "data")
+    assert begun == []
+
+
+def test_a_run_of_other_settings_is_not_taken_for_this(finished, data, tmp_path):
+    out, *_ = finished
+    shutil.copytree(out, tmp_path / "out")
+
+    def faster(attention, data, seed):
+        return replace(digits(attention, data, seed), optimizer=AdamW(lr=0.3))
+
+    line = replace(WINDOW, task=replace(DIGITS, recipe=faster))
+    with pytest.raises(TrainingError, match=r"2 of 2 runs failed; .* optimizer.lr was 0.03, now 0.3"):
+        do(tmp_path / "out", [line], data=data)
+
+
+def test_a_part_of_the_table_is_trained_and_all_of_it_written(finished, data, tmp_path, begun):
+    out, *_ = finished
+    shutil.copytree(out, tmp_path / "out")
+    printed = Console(file=io.StringIO(), width=200)
+    wish = Wish(LINES[1:2], tmp_path / "out", data, seeds=1, cpu=True, table=LINES)
+    (only,) = report(wish, console=printed)
+    assert begun == ["digits.full.seed0"] and only.line == LINES[1] and "Reviews" not in printed.file.getvalue()
+    assert cells(tmp_path / "out", "full", "Digits")[2].endswith("(1 seed)")
+    assert cells(tmp_path / "out", "4,2", "Reviews") == cells(out, "4,2", "Reviews")
+    assert cells(tmp_path / "out", "4,2", "Digits") == cells(out, "4,2", "Digits")
+
+
+def test_lines_for_comparison_say_how_they_are_trained(data, tmp_path):
+    _, printed = do(tmp_path, LINES[1:2], data=data)
+    assert "--seeds N" in printed
 
 
 def test_wishes_are_of_the_papers_tables_unless_told():

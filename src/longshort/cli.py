@@ -316,9 +316,9 @@ def report(
         out: folder for the runs, the tables as lra.md and all figures as lra.json
         data: folder with the data sets, each in a folder: imdb, aan, cifar10, and listops and pathfinder for the
             official ones; without it they are looked for in ~/.cache/longshort/lra
-        only: lines with this in their name, such as text/ or listops/8,32
-        seeds: so many of each line, not the table's number
-        steps: so many, not the recipe's, to try it out
+        only: train and print the lines with this in their name, such as text/ or listops/8,32
+        seeds: so many of each line, not the table's number, which is 0 for lines that are there for comparison
+        steps: so many, not the recipe's, to try it out: such runs and tables have names of their own
         jobs: runs at a time, which share the GPU
         train: with --no-train, show what there is
         cpu: leave the GPU alone

@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
@@ -53,7 +53,10 @@ def load_model(name: str, device: torch.device | str, which: Literal["best", "la
         raise FileNotFoundError(f"{name} is not there: give the folder of a run or of a model, or a name on the hub")
     if not Path(path).is_dir():
         hf_hub_download(path, "config.json")  # which says what is wrong, where the mixin does not
+    config = Path(path) / "config.json"
     try:
+        if config.exists() and "classes" in json.loads(config.read_text()):
+            raise ValueError(f"{name} is a classifier, not a language model")
         with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
             return CharLM.from_pretrained(path).to(device).eval()
     except SafetensorError as error:
@@ -94,6 +97,21 @@ def data_of(name: str) -> str | None:
     return data
 
 
+@contextmanager
+def named_if_missing(name: str, given: object) -> Iterator[None]:
+    """Adds to a reader's words whose data it is, unless the user named it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        where = "" if given else f" (what {name} was trained on; if it moved, evaluate with --data)"
+        raise FileNotFoundError(f"{error}{where}") from None
+
+
+def warn_if_changed(name: str, data: str) -> None:
+    if data_of(name) not in (None, data):
+        logger.warning("the data of %s has changed since its training, which may have seen what is judged now", name)
+
+
 def texts_of(
     name: str, split: Literal["dev", "test", "both"], data: Path | None = None, corpus: str | None = None
 ) -> dict[str, Text]:
@@ -108,13 +126,10 @@ def texts_of(
         source = run.task.source
         if data is not None:
             source = replace(source, path=data)
-    try:
+    with named_if_missing(name, corpus or data):
         splits = source.splits()
-    except FileNotFoundError as error:
-        where = "" if corpus or data else f" (the text that {name} was trained on; if it moved, evaluate with --data)"
-        raise FileNotFoundError(f"{error}{where}") from None
-    if corpus is None and data_of(name) not in (None, splits.fingerprint()):
-        logger.warning("the text of %s has changed since its training, which may have seen what is judged now", name)
+    if corpus is None:
+        warn_if_changed(name, splits.fingerprint())
     return {part: getattr(splits, part) for part in (("dev", "test") if split == "both" else (split,))}
 
 
@@ -140,7 +155,9 @@ __all__ = [
     "find_run",
     "load_model",
     "load_trained",
+    "named_if_missing",
     "protocol_of",
     "texts_of",
+    "warn_if_changed",
     "work",
 ]

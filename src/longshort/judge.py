@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
+from longshort.data.aan import Aan
 from longshort.data.imdb import Imdb
-from longshort.data.labelled import Labelled
 from longshort.data.perturb import delete_punctuation, insert_punctuation
 from longshort.evaluate import classifies, find_model, load_trained
 from longshort.tasks import Classification
@@ -15,16 +19,32 @@ from longshort.train.checkpoint import META, write_whole
 from longshort.train.processes import Processes
 
 JUDGED = "judged.json"
-Tests = dict[str, Any]
 
 
-def tests_of(task: Classification) -> Tests:
+def tests_of(task: Classification) -> dict[str, Any]:
     """The test set and, of texts, its two perturbed forms (the paper's Table 2)."""
     test = task.splits.test
-    if not isinstance(task.source, Imdb):
-        return {"test": test}
-    changed = {"insertion": insert_punctuation(test.sequences), "deletion": delete_punctuation(test.sequences)}
-    return {"test": test, **{name: Labelled(sequences, test.labels) for name, sequences in changed.items()}}
+    changed: dict[str, Any] = {}
+    for name, change in {"insertion": insert_punctuation, "deletion": delete_punctuation}.items():
+        if isinstance(task.source, Imdb):
+            changed[name] = replace(test, sequences=change(test.sequences))
+        elif isinstance(task.source, Aan):
+            changed[name] = replace(test, documents=change(test.documents))
+    return {"test": test, **changed}
+
+
+def share_found(
+    task: Classification,
+    model: nn.Module,
+    items: Any,
+    processes: Processes,
+    tell: Callable[[int], Any] = lambda count: None,
+) -> tuple[float, float]:
+    """Labels found of the items, and how many there are, by all processes together."""
+    with processes.autocast():
+        counts = task.judge(model, items, processes.index, processes.count, tell)
+    right, count = processes.total(counts["accuracy"])
+    return right, count
 
 
 def judge_run(folder: Path, *, which: Literal["best", "last"] = "best", cpu: bool = False) -> dict[str, Any]:
@@ -35,8 +55,7 @@ def judge_run(folder: Path, *, which: Literal["best", "last"] = "best", cpu: boo
         raise ValueError(f"{folder} is no run of a classification")
     found = {}
     for name, items in tests_of(run.task).items():
-        with processes.autocast():
-            right, count = run.task.judge(model, items)["accuracy"]
+        right, count = share_found(run.task, model, items, processes)
         found[name] = right / count
     about = json.loads((Path(find_model(str(folder), which)) / META).read_text())
     facts = {
@@ -44,6 +63,8 @@ def judge_run(folder: Path, *, which: Literal["best", "last"] = "best", cpu: boo
         "checkpoint": about["step"],
         "dev": about["metrics"].get("accuracy"),
         "accuracy": found,
+        "source": run.task.source.name,
+        "data": run.task.fingerprint(),
         "precision": processes.precision,
         "device": processes.device.type,
     }

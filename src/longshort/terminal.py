@@ -27,11 +27,14 @@ from longshort.evaluate import (
     find_run,
     load_model,
     load_trained,
+    named_if_missing,
     protocol_of,
     texts_of,
+    warn_if_changed,
     work,
 )
 from longshort.generate import Sampling, generate
+from longshort.judge import share_found
 from longshort.train.checkpoint import write_whole
 from longshort.train.log import read_log
 from longshort.train.processes import Processes
@@ -58,10 +61,7 @@ def judge(
     """Print, and write to `out`, the bits per character of each text, and by which protocol they were found."""
     if text is not None and (corpus is not None or data is not None):
         raise ValueError("text is judged as a whole: give no corpus or data with it")
-    if out is not None:  # before the work, not after it
-        if out.is_dir():
-            raise ValueError(f"out must be a file, and {out} is a folder")
-        out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     processes = Processes("auto", cpu=cpu)
     console = Console(stderr=True, quiet=not processes.first)
     name = find_model(name, which)  # once: a training that goes on may make a better one
@@ -93,6 +93,14 @@ def judge(
     return found
 
 
+def make_room(out: Path | None) -> None:
+    """For a file that is written after the work: what keeps it from that is told before."""
+    if out is not None:
+        if out.is_dir():
+            raise ValueError(f"out must be a file, and {out} is a folder")
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+
 def is_classifier(name: str) -> bool:
     try:
         run = find_run(name)
@@ -111,10 +119,7 @@ def judge_classifier(
     cpu: bool,
 ) -> dict[str, float]:
     """Print, and write to `out`, the share of labels found of each set of examples."""
-    if out is not None:
-        if out.is_dir():
-            raise ValueError(f"out must be a file, and {out} is a folder")
-        out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     processes = Processes("auto", cpu=cpu)
     console = Console(stderr=True, quiet=not processes.first)
     name = find_model(name, which)
@@ -123,18 +128,20 @@ def judge_classifier(
     assert classifies(task)
     if data is not None:
         task = replace(task, source=replace(task.source, path=data))  # type: ignore[type-var]
+    with named_if_missing(name, data):
+        warn_if_changed(name, task.fingerprint())
+    console.print(f"{name}, {processes.precision}, {task.source.name}", soft_wrap=True, highlight=False)
     found = {}
     for part in ("dev", "test") if split == "both" else (split,):
         items = getattr(task.splits, part)
-        with Progress(console=console) as progress, processes.autocast():
+        with Progress(console=console) as progress:
             line = progress.add_task(part, total=len(items) / processes.count)
-            counts = task.judge(model, items, processes.index, processes.count, partial(progress.advance, line))
-        right, count = processes.total(counts["accuracy"])
+            right, count = share_found(task, model, items, processes, partial(progress.advance, line))
         found[part] = right / count
         if processes.first:
             print(f"{part}: {100 * found[part]:.2f} % ({int(right):,} of {int(count):,})", flush=True)
     if out is not None and processes.first:
-        facts = {"model": name, "precision": processes.precision, "accuracy": found}
+        facts = {"model": name, "data": task.source.name, "precision": processes.precision, "accuracy": found}
         write_whole(out, json.dumps(facts, indent=1).encode())
     return found
 

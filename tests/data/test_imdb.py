@@ -178,7 +178,7 @@ def test_missing_reviews_say_what_to_download(tmp_path, path, cache):
     assert (
         f"IMDb is not in {where}: download https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz" in message
     )
-    assert "or pass as path" in message
+    assert "or say where you have it with path= or --data" in message
 
 
 def test_half_a_set_is_refused(reviews, tmp_path):

@@ -16,7 +16,7 @@ from longshort.data.imdb import Imdb
 from longshort.data.listops import VOCABULARY, ListOps
 from longshort.data.pathfinder import Pathfinder
 from longshort.models.sequence import PairConfig, SequenceConfig
-from longshort.nn.spec import Full, LongShort
+from longshort.nn.spec import LongShort
 from longshort.recipes import RECIPES
 from longshort.recipes.lra import (
     ATTENTIONS,
@@ -41,17 +41,6 @@ RELEASED = {  # steps, warm-up, tokens, dropout, classes
     retrieval: (30_000, 8_000, 4_000, 0.1, 2),
 }
 EACH = (listops, text, retrieval, image, pathfinder)
-BASELINES = {
-    "full": Full(),
-    "linformer": baselines.Linformer(rank=256),
-    "performer": baselines.Performer(features=256),
-    "nystromformer": baselines.Nystromformer(landmarks=128, convolution=0),
-    "reformer": baselines.Reformer(hashes=2),
-    "linear": baselines.LinearTransformer(),
-    "sinkhorn": baselines.Sinkhorn(),
-    "longformer": baselines.Longformer(),
-    "bigbird": baselines.BigBird(),
-}
 by_name = pytest.mark.parametrize("recipe", EACH, ids=lambda recipe: recipe.__name__)
 
 
@@ -104,7 +93,12 @@ def test_attentions_have_names():
     assert attention_named("0,4") == LongShort(window=0, rank=4)
     assert attention_named("16,0") == LongShort(window=16, rank=0)
     assert attention_named("linformer+1") == baselines.LinformerWindow(window=1, rank=256)
-    assert {name: attention_named(name) for name in ATTENTIONS} == BASELINES
+    assert attention_named("linformer").rank == 256  # as the paper annotates them
+    assert attention_named("performer").features == 256
+    assert attention_named("nystromformer").landmarks == 128
+    assert attention_named("reformer").hashes == 2
+    others = set(baselines.__all__) - {"LinformerWindow"}
+    assert {type(spec).__name__ for spec in ATTENTIONS.values()} == {"Full", *others}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +108,7 @@ def test_a_name_that_is_none_is_refused_with_those_that_are(name):
     with pytest.raises(ValueError, match=f"there is no attention '{re.escape(name)}'") as refused:
         attention_named(name)
     assert [
-        known for known in ("WINDOW,RANK", "'8,32'", "linformer+WINDOW", *BASELINES) if known not in str(refused)
+        known for known in ("WINDOW,RANK", "'8,32'", "linformer+WINDOW", *ATTENTIONS) if known not in str(refused)
     ] == []
     with pytest.raises(ValueError, match="there is no attention"):
         listops(name)
@@ -224,8 +218,10 @@ def test_every_line_is_there_once_with_what_the_paper_has():
         assert (line.insertion is None) == (line.deletion is None)
         assert line.insertion is None or line.deletion < line.insertion < line.paper
         assert line.deviation is None or line.paper is not None
-    table_2 = {line.attention for line in LINES if line.insertion is not None}
-    assert table_2 == {"1,1", "0,128", "linformer", "linformer+1"}
+    table_2 = {(line.task.name, line.attention) for line in LINES if line.insertion is not None}
+    both = {(task, name) for task in ("text_paper", "retrieval") for name in ("linformer", "linformer+1")}
+    best = {("text_paper", "1,1"), ("text_paper", "0,128"), ("retrieval", "1,254"), ("retrieval", "0,256")}
+    assert table_2 == both | best
 
 
 def test_the_papers_averages_are_those_of_the_lines():

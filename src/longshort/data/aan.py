@@ -39,7 +39,7 @@ Pairs = tuple[Numbers, Numbers]  # [I, 2] documents, [I] labels
 
 @dataclass(frozen=True)
 class Aan:
-    """Pairs with label 1 where one paper cites the other; tokens are bytes + 1, none cut. All splits share one
+    """Pairs with label 1 where citations connect the papers; tokens are bytes + 1, none cut. All splits share one
     store of documents, each of which is in it once."""
 
     path: Path | None = None

@@ -57,6 +57,10 @@ class Cifar10:
     path: Path | None = None
 
     @property
+    def name(self) -> str:
+        return "CIFAR-10 in grey"
+
+    @property
     def classes(self) -> int:
         return 10
 

@@ -50,6 +50,10 @@ class Imdb:
             raise ValueError(f"held_out is {self.held_out}, not a share of the training set from 0 to below 1")
 
     @property
+    def name(self) -> str:
+        return "IMDb, chosen on held-out reviews" if self.held_out else "IMDb, chosen on the test set"
+
+    @property
     def classes(self) -> int:
         return 2
 

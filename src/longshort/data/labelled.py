@@ -132,6 +132,11 @@ class LabelledSource(Protocol[Items]):
     """A frozen dataclass that says where a data set comes from."""
 
     @property
+    def name(self) -> str:
+        """What results on it are called."""
+        ...
+
+    @property
     def classes(self) -> int: ...
 
     def splits(self) -> LabelledSplits[Items]: ...

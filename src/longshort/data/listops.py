@@ -58,6 +58,11 @@ class ListOps:
     seed: int = 0
 
     @property
+    def name(self) -> str:
+        kind = "ListOps with closing brackets" if self.brackets else "ListOps without closing brackets"
+        return kind if self.path is None else f"{kind}, official"
+
+    @property
     def classes(self) -> int:
         return 10
 

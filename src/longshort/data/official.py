@@ -36,7 +36,7 @@ class Official:
     def missing(self, where: Path) -> FileNotFoundError:
         return FileNotFoundError(
             f"{self.title} is not in {where}: download {self.address} and put {self.put} there, "
-            f"or pass as path where you have it ({self.forms})"
+            f"or say where you have it with path= or --data ({self.forms})"
         )
 
 

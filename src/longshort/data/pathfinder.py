@@ -68,6 +68,10 @@ class Pathfinder:
     seed: int = 0
 
     @property
+    def name(self) -> str:
+        return "Pathfinder, pictures of our own" if self.path is None else "Pathfinder, official"
+
+    @property
     def classes(self) -> int:
         return 2
 

@@ -6,7 +6,7 @@ B batch, N tokens, C width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -21,8 +21,10 @@ class AttentionSpec(Protocol):
 
     It builds a module with forward(x, mask=None): [B, N, C] → [B, N, C], N at most max_length, mask [B, N] True on real
     tokens. The first `global_tokens` of x should be seen by all and see all; an attention that knows no such tokens
-    takes them for ordinary ones.
+    takes them for ordinary ones. counts_padding: how much padding there is changes what real tokens come to.
     """
+
+    counts_padding: ClassVar[bool]
 
     def build(
         self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
@@ -37,6 +39,7 @@ class LongShort:
     rank: int
     dual_norm: bool = True
     rotary: bool = False
+    counts_padding: ClassVar[bool] = False
 
     def build(
         self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
@@ -58,6 +61,7 @@ class Full:
     """All tokens see all tokens."""
 
     rotary: bool = False
+    counts_padding: ClassVar[bool] = False
 
     def build(
         self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0

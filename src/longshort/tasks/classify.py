@@ -26,7 +26,8 @@ class Classification:
 
     multiple: lengths are rounded up to a multiple of this; with `length`, all batches are of that length. Compiled code
     and CUDA graphs are made anew for each length.
-    order: seed of the order of examples. judged: sequences at once in an evaluation.
+    order: seed of the order of examples. judged: sequences at once in an evaluation, in the order of their lengths.
+    pads_alike: pad there too as in training, for attentions to which the amount of padding matters.
     """
 
     source: LabelledSource[Any]
@@ -35,6 +36,7 @@ class Classification:
     multiple: int = 1
     order: int = 0
     judged: int = 256
+    pads_alike: bool = False
 
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
@@ -81,5 +83,9 @@ class Classification:
         tell: Callable[[int], Any] = lambda count: None,
     ) -> Counts:
         """Accuracy on any items, such as splits.test."""
-        lengths = items.lengths.clip(max=self.length)
-        return accuracy(model, lengths, lambda w: self.read(items, w), part, parts, at_once=self.judged, tell=tell)
+        lengths, multiple = items.lengths.clip(max=self.length), self.multiple if self.pads_alike else 1
+
+        def read(which: Numbers) -> Batch:
+            return self.read(items, which, multiple)
+
+        return accuracy(model, lengths, read, part, parts, at_once=self.judged, tell=tell)
