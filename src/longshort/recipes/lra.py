@@ -115,8 +115,8 @@ def text(
     attention: str = "8,32", data: Path | None = None, protocol: Literal["paper", "honest"] = "honest", seed: int = 0
 ) -> Run:
     """Text: whether a review of IMDb, read byte by byte, is positive.
-    Paper, by its protocol: 66.0 with 8,32; 68.4 with 1,1; 66.3 with 0,128; 65.4 with full; 56.1 with linformer. Ours, by
-    that protocol, one seed: 65.7, 67.0, 65.0, full not yet run, 56.0; by the honest one not yet run.
+    Paper, by its protocol: 66.0 with 8,32; 68.4 with 1,1; 66.3 with 0,128; 65.4 with full; 56.1 with linformer. Ours,
+    by that protocol, one seed: 65.7, 67.0, 65.0, full not yet run, 56.0; by the honest one not yet run.
 
     Cost: two to three minutes on an H200, five with full attention.
     Command: longshort train lra.text --attention 1,1, then longshort evaluate out/lra.text.w1r1.seed0
