@@ -356,7 +356,7 @@ def analyse(
     """Draw what is inside, as a PNG.
 
     visibility: who sees whom, in the three geometries.
-    curves RUN...: bits per character of runs while training.
+    curves RUN...: bits per character of runs while training, or the cross entropy of classifiers.
     attention MODEL: how much of each layer's attention goes to the window and how much to the rows.
 
     Args:

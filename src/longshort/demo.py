@@ -50,7 +50,7 @@ def demo(out: Path, *, console: Console, steps: int | None = None) -> list[Path]
 
     curve, attention = out / "loss.png", out / "attention.png"
     others = {f"test text, {name}:": value for name, value in found.items()}
-    draw_curves({run.name: read_log(out / run.name)}, curve, title="Bits per character while training", lines=others)
+    draw_curves({run.name: read_log(out / run.name)}, curve, lines=others)
     draw_shares(shares_on(model, test, task.length), attention, title="Where attention goes, by layer")
     for path, what in {curve: "loss", attention: "where attention goes"}.items():
         console.print(f"{what}: {path}", soft_wrap=True, highlight=False)

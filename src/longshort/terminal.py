@@ -198,7 +198,7 @@ def draw(
         missing = [name for name in names if not any("loss" in line for line in read_log(Path(name)))]
         if missing or not names:
             raise ValueError(f"no log of a run in {', '.join(missing)}" if names else "give folders of runs to draw")
-        draw_curves(logs, out, title="Bits per character while training", against=against)
+        draw_curves(logs, out, against=against)
     else:
         if len(names) != 1:
             raise ValueError(f"give one model to look into, got {len(names)}")

@@ -36,3 +36,13 @@ def test_the_fall_at_the_start_leaves_room_for_differences(tmp_path, figures, ru
     low, high = axes.get_ylim()
     shown = [i for i, y in enumerate(axes.get_lines()[0].get_ydata()) if low < y < high]
     assert first_shown - 4 < shown[0] <= first_shown and shown == list(range(shown[0], 40))
+
+
+def test_classifiers_have_another_unit(tmp_path, figures):
+    log = [{"step": 10, "loss": 2.0, "seconds": 1.0}, {"step": 10, "accuracy": 0.5, "dev_loss": 1.5}]
+    draw_curves({"a": log}, tmp_path / "a.png")
+    axes = figures[0].axes[0]
+    assert [list(line.get_ydata()) for line in axes.get_lines()] == [[2.0], [1.5]]
+    assert axes.get_ylabel() == "cross entropy, nats" and axes.get_title("left").startswith("Cross entropy, nats while")
+    with pytest.raises(ValueError, match="a and the others are of different kinds"):
+        draw_curves({"a": log, "b": LOG}, tmp_path / "b.png")

@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,7 @@ class Loop:
             load_weights(before, model, strict=alike)
         if run.compile and self.processes.device.type == "cuda":
             torch.compiler.reset()  # what another run was compiled for
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # whether to use them is the user's choice
             model.compile(dynamic=False)
         self.model = self.processes.spread(model)
         self.optimizer = run.optimizer.build(model)
