@@ -22,7 +22,7 @@ class Measure:
 
 
 BITS = Measure("bpc", "bits per character", 1 / math.log(2))
-NATS = Measure("dev_loss", "cross entropy, nats")
+NATS = Measure("dev_loss", "cross entropy in nats")
 
 
 def draw_curves(

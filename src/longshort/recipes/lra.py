@@ -159,7 +159,7 @@ def retrieval(attention: str = "8,32", data: Path | None = None, seed: int = 0) 
         PairClassification(Aan(data), length=4_000, multiple=4_000, judged=125),
         steps=30_000,
         warmup=8_000,
-        evaluate_every=300,
+        evaluate_every=3_000,  # its development set is as large as 250 batches
     )
 
 
