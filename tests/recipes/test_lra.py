@@ -101,6 +101,11 @@ def test_attentions_have_names():
     assert {type(spec).__name__ for spec in ATTENTIONS.values()} == {"Full", *others}
 
 
+def test_nothing_to_attend_to_is_refused_at_once():
+    with pytest.raises(ValueError, match="window and rank are both 0"):
+        listops("0,0")
+
+
 @pytest.mark.parametrize(
     "name", ["", "8", "8,", "8,32,1", "-8,32", "8, 32", "Full", "linformer+", "linformer1", "flash"]
 )

@@ -39,6 +39,8 @@ CAPTURED = (Full, LongShort, baselines.Linformer, baselines.LinformerWindow)  # 
 
 def attention_named(name: str) -> AttentionSpec:
     """ "8,32", "linformer+8" (Linformer with a window), or a name."""
+    if name == "0,0":
+        raise ValueError("window and rank are both 0: nothing to attend to")  # before any data is made
     if sizes := re.fullmatch(r"(\d+),(\d+)", name):
         return LongShort(int(sizes[1]), int(sizes[2]))
     if window := re.fullmatch(r"linformer\+(\d+)", name):
