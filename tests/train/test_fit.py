@@ -116,6 +116,18 @@ def test_a_second_sigterm_changes_nothing(tmp_path, monkeypatch):
         do(points(), tmp_path)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_data_is_read_is_obeyed_at_once(tmp_path, monkeypatch, number, capsys):
+    """There is no step to wait for, and nothing to save; the training begins later as if nothing had been."""
+    run = points()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        before_call(patch.setattr, Points, "fingerprint", 1, send(number))
+        do(run, tmp_path)
+    assert not (tmp_path / run.name).exists() and "stopping" not in capsys.readouterr().err
+    do(run, tmp_path)
+    assert checkpoints(run, tmp_path).last() is not None
+
+
 def test_a_signal_in_the_last_step_is_no_stop(tmp_path, monkeypatch):
     before_call(monkeypatch.setattr, Points, "batch", 6, send(signal.SIGTERM))
     result, _ = do(points(), tmp_path)

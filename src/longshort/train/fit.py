@@ -147,9 +147,11 @@ class Loop:
         run, first = self.run, self.processes.first
         if self.step < run.steps:
             log = Log(self.folder, run.name, run.steps, step=self.step, quiet=not first, console=self.console)
+            stop.saves = True
             try:
                 self.loop(log, stop)
             finally:
+                stop.saves = False
                 log.close()
         elif first:
             self.console.print(f"{run.name} was finished before, in {self.folder}", highlight=False)

@@ -10,10 +10,12 @@ from typing import Any, Self
 
 
 class Stop:
-    """Inside, the first signal is noted; a second Ctrl-C interrupts at once."""
+    """Inside, while there is something to save, the first signal is noted, and a second Ctrl-C interrupts at once.
+    Before that, while data is read or generated, the first one does."""
 
     def __init__(self) -> None:
         self.wanted = False
+        self.saves = False  # whether a loop is under way, which will ask
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -23,10 +25,10 @@ class Stop:
         return self
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted and number == signal.SIGINT:
+        if not self.saves or (self.wanted and number == signal.SIGINT):
             raise KeyboardInterrupt
         self.wanted = True
-        print("stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
+        print("stopping after this step, and its evaluation if one is due; Ctrl-C again stops at once", file=sys.stderr)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for number, handler in self.before.items():
