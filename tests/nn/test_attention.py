@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from longshort import GridLongShortAttention, LongShortAttention, Segments, Tiles
+from longshort.nn.spec import FullAttention
 
 SIZES = dict(window=st.integers(0, 20), rank=st.integers(0, 4), global_tokens=st.integers(0, 3))
 
@@ -142,3 +143,28 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))
+
+
+def test_rotary_positions_in_a_window_over_all_are_those_of_full_attention():
+    torch.manual_seed(0)
+    ours = LongShortAttention(16, 2, window=40, rank=0, rotary=True, dual_norm=False).double()
+    full = FullAttention(16, 2, rotary=True).double()
+    full.load_state_dict({name: p for name, p in ours.state_dict().items() if not name.startswith(("rows", "norm"))})
+    x = torch.randn(2, 33, 16, dtype=torch.float64)
+    torch.testing.assert_close(ours(x), full(x))
+    plain = LongShortAttention(16, 2, window=40, rank=0, dual_norm=False).double()
+    plain.load_state_dict(ours.state_dict())
+    assert not torch.allclose(plain(x), ours(x))
+
+
+def test_scores_of_rotary_positions_know_distances_alone():
+    """A sequence that repeats itself is the same in all its periods."""
+    torch.manual_seed(0)
+    layer = LongShortAttention(16, 2, window=3, rank=0, rotary=True).double()
+    y = layer(torch.randn(1, 6, 16, dtype=torch.float64).repeat(1, 5, 1))
+    torch.testing.assert_close(y[:, 6:12], y[:, 12:18])
+
+
+def test_rotary_positions_turn_pairs():
+    with pytest.raises(ValueError, match="turn pairs of features, but heads are 5 wide"):
+        LongShortAttention(10, 2, window=4, rank=2, rotary=True)

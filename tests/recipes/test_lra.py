@@ -101,6 +101,12 @@ def test_attentions_have_names():
     assert {type(spec).__name__ for spec in ATTENTIONS.values()} == {"Full", *others}
 
 
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_what_counts_padding_is_judged_with_as_much_as_it_was_trained_with(name):
+    assert listops(name).task.pads_alike == ATTENTIONS[name].counts_padding
+    assert listops("nystromformer").task.pads_alike and not listops("8,32").task.pads_alike
+
+
 def test_nothing_to_attend_to_is_refused_at_once():
     with pytest.raises(ValueError, match="window and rank are both 0"):
         listops("0,0")

@@ -13,6 +13,7 @@ from longshort.data.labelled import Labelled, LabelledPairs, LabelledSplits, Seq
 from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
 from longshort.nn.spec import LongShort
 from longshort.tasks import Classification, MaskedModelling, PairClassification
+from longshort.tasks.accuracy import in_order
 from longshort.tasks.masked import restored
 from longshort.train import AdamW, Run
 
@@ -89,6 +90,9 @@ def test_a_pair_has_both_documents():
     assert labels.tolist() == train.labels[items].tolist()
 
 
+BY_LENGTH = list(in_order(TASK.splits.test.lengths.clip(max=30), 5, 0, 1))
+
+
 class Oracle(nn.Module):
     """Finds the label from the first token, but for the sequences whose first token is 1."""
 
@@ -110,6 +114,15 @@ def test_accuracy_is_the_share_of_labels_found(parts):
     assert sum(f["accuracy"][1] for f in found) == 19
     dev = TASK.evaluate(Oracle(), 0, 1)
     assert dev["accuracy"][1] == dev["dev_loss"][1] == 17
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_an_evaluation_pads_as_training_does_where_that_matters(alike):
+    model, seen = Oracle(), []
+    model.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[1]))
+    replace(TASK, multiple=30, pads_alike=alike).judge(model, TASK.splits.test)
+    longest = [30] * 4 if alike else [max(TASK.splits.test.lengths[items].clip(max=30)) for items in BY_LENGTH]
+    assert seen == longest and (alike or len(set(seen)) > 1)
 
 
 def test_how_many_are_judged_at_once_changes_nothing():
