@@ -177,7 +177,7 @@ def image(attention: str = "8,32", data: Path | None = None, seed: int = 0) -> R
         data: CIFAR-10: cifar-10-python.tar.gz, its folder, or a folder of grey sheets
         seed: of weights, dropout and the order of examples
     """
-    return of_pictures("image", attention, seed, Cifar10(data), steps=35_000, warmup=175)
+    return of_pictures("image", attention, seed, Cifar10(data), steps=35_000, warmup=175, evaluate_every=175)
 
 
 def pathfinder(attention: str = "8,32", data: Path | None = None, seed: int = 0) -> Run:
@@ -192,11 +192,21 @@ def pathfinder(attention: str = "8,32", data: Path | None = None, seed: int = 0)
         data: the official folder pathfinder32; our own pictures are generated unless given
         seed: of weights, dropout and the order of examples
     """
-    return of_pictures("pathfinder", attention, seed, Pathfinder(data), steps=62_400, warmup=312)
+    source = Pathfinder(data)
+    return of_pictures("pathfinder", attention, seed, source, steps=62_400, warmup=312, evaluate_every=1_248)
 
 
-def of_pictures(name: str, attention: str, seed: int, source: Cifar10 | Pathfinder, *, steps: int, warmup: int) -> Run:
-    """1,024 pixels each; warmed up, and judged, once an epoch."""
+def of_pictures(
+    name: str,
+    attention: str,
+    seed: int,
+    source: Cifar10 | Pathfinder,
+    *,
+    steps: int,
+    warmup: int,
+    evaluate_every: int,
+) -> Run:
+    """1,024 pixels each; judged after every epoch or two."""
     spec = attention_named(attention)
     return as_released(
         name,
@@ -206,7 +216,7 @@ def of_pictures(name: str, attention: str, seed: int, source: Cifar10 | Pathfind
         Classification(source, length=1_024, sequences=256, judged=1_000),
         steps=steps,
         warmup=warmup,
-        evaluate_every=warmup,
+        evaluate_every=evaluate_every,
     )
 
 
