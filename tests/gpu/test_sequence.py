@@ -12,7 +12,7 @@ from longshort.train.graph import Gradients
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),  # torch.compile's
+    pytest.mark.filterwarnings("default"),  # torch.compile has warnings of its own
 ]
 ATTENTIONS = {
     "8,32": LongShort(8, 32),

@@ -163,6 +163,23 @@ def test_padding(name):
     check(a_call(geometry, 40, rows, 16, positions=positions, **masks), torch.float32)
 
 
+@pytest.mark.parametrize("name", ["sequence", "rows alone", "grid"])
+def test_tiles_of_padding_alone(name):
+    """Short texts in a long batch: most tiles have nothing to do, and the padding's own gradients are 0."""
+    torch.manual_seed(0)
+    geometry, tokens, bias = {
+        "sequence": (Segments(8), 300, None),
+        "rows alone": (Segments(0), 300, None),
+        "grid": (Tiles(4, 20, 15), 300, randn(HEADS, 11, 11)),
+    }[name]
+    real = torch.arange(tokens) < torch.tensor([[21], [150]])
+    call = a_call(geometry, tokens, 5, 16, mask=real, bias=bias)
+    check(call, torch.float32)
+    out, *grads = gradients(call, "triton", torch.float32)
+    for t in (out, *grads[:3]):  # and of queries, keys and values
+        assert not t.transpose(1, 2)[~real].any()
+
+
 @pytest.mark.parametrize("name", ["causal", "sequence"])
 def test_dropout_drops_what_it_says_and_backward_agrees(name):
     """Weights are a function of the seed, so the output is linear in the values, and that is its gradient."""

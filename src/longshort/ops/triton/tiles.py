@@ -33,6 +33,22 @@ def token(slot, y0, x0, height, width, SIDE: tl.constexpr, SLOTS: tl.constexpr):
     return y, x, y * width + x, inside
 
 
+@triton.jit
+def unpadded(mask, place, inside, MASK: tl.constexpr):
+    """Which of the tokens at these places are no padding."""
+    if MASK:
+        inside = inside & (tl.load(mask + place, mask=inside, other=0) != 0)
+    return inside
+
+
+@triton.jit
+def some(which, MASK: tl.constexpr):
+    """1, or 0 for a tile of padding alone, which has nothing to do."""
+    if MASK:
+        return tl.max(which.to(tl.int32), 0)
+    return 1
+
+
 @Kernel
 @triton.jit(do_not_specialize=SIZES)
 def forward(
@@ -57,6 +73,8 @@ def forward(
     y, x, n, asks = token(slot, y0, x0, height, width, SX, SY * SX)
     tokens = height * width
     log_scale = scale * 1.4426950408889634
+    real = unpadded(mask, b * tokens + n, asks, MASK)
+    work = some(real, MASK)
 
     query = gathered(q + b * q_b + h * q_h, n, q_n, asks, D, W)
     k += b * k_b + h * k_h
@@ -66,11 +84,10 @@ def forward(
     total = tl.zeros([T], tl.float32)
 
     top = tl.maximum(RY - y0, 0) * KX // K * K  # lines of keys above and below the image are not there
-    for first in range(top, tl.minimum(SY + 2 * RY, height - y0 + RY) * KX * LOCAL, K):
+    for first in range(top, tl.minimum(SY + 2 * RY, height - y0 + RY) * KX * LOCAL * work, K):
         key_slot = first + tl.arange(0, K)
         ky, kx, m, there = token(key_slot, y0 - RY, x0 - RX, height, width, KX, KEYS)
-        if MASK:
-            there = there & (tl.load(mask + b * tokens + m, mask=there, other=0) != 0)
+        there = unpadded(mask, b * tokens + m, there, MASK)
         scores = product(query, gathered(k, m, k_n, there, D, W).T) * log_scale
         if BIAS:
             pointers = bias + (h * SY * SX + slot[:, None]) * LINE + key_slot[None, :]
@@ -89,7 +106,7 @@ def forward(
 
     k_rows += b * kr_b + h * kr_h
     v_rows += b * vr_b + h * vr_h
-    for first in range(0, rows, KR):
+    for first in range(0, rows * work, KR):
         r = first + tl.arange(0, KR)
         there = r < rows
         shown = there
@@ -104,6 +121,8 @@ def forward(
 
     result, logarithm = finish(acc, highest, total, 1.0)
     store_lines(out + b * o_b + h * o_h, n, o_n, asks, result, D, W)
+    if MASK:
+        logarithm = tl.where(real, logarithm, float("inf"))  # so that padding has weights 0 in the backward pass
     tl.store(lse + head.to(tl.int64) * tokens + n, logarithm, mask=asks)
 
 
@@ -134,6 +153,7 @@ def backward_queries(
     tokens = height * width
     dtype: tl.constexpr = q.dtype.element_ty
     log_scale = scale * 1.4426950408889634
+    work = some(unpadded(mask, b * tokens + n, asks, MASK), MASK)
 
     query = gathered(q + b * q_b + h * q_h, n, q_n, asks, D, W)
     d_result = gathered(d_out + b * do_b + h * do_h, n, do_n, asks, D, W)
@@ -147,11 +167,10 @@ def backward_queries(
     grad = tl.zeros([T, W], tl.float32)
 
     top = tl.maximum(RY - y0, 0) * KX // K * K
-    for first in range(top, tl.minimum(SY + 2 * RY, height - y0 + RY) * KX * LOCAL, K):
+    for first in range(top, tl.minimum(SY + 2 * RY, height - y0 + RY) * KX * LOCAL * work, K):
         key_slot = first + tl.arange(0, K)
         ky, kx, m, there = token(key_slot, y0 - RY, x0 - RX, height, width, KX, KEYS)
-        if MASK:
-            there = there & (tl.load(mask + b * tokens + m, mask=there, other=0) != 0)
+        there = unpadded(mask, b * tokens + m, there, MASK)
         key = gathered(k, m, k_n, there, D, W)
         scores = product(query, key.T) * log_scale
         if BIAS:
@@ -173,7 +192,7 @@ def backward_queries(
 
     k_rows += b * kr_b + h * kr_h
     v_rows += b * vr_b + h * vr_h
-    for first in range(0, rows, KR):
+    for first in range(0, rows * work, KR):
         r = first + tl.arange(0, KR)
         there = r < rows
         shown = there
@@ -223,9 +242,7 @@ def backward_keys(
 
     key = gathered(k + b * k_b + h * k_h, m, k_n, there, D, W)
     value = gathered(v + b * v_b + h * v_h, m, v_n, there, D, W)
-    shown = there
-    if MASK:
-        shown = there & (tl.load(mask + b * tokens + m, mask=there, other=0) != 0)
+    shown = unpadded(mask, b * tokens + m, there, MASK)
     q += b * q_b + h * q_h
     d_out += b * do_b + h * do_h
     lse += head.to(tl.int64) * tokens
@@ -234,7 +251,7 @@ def backward_keys(
     grad_v = tl.zeros([K, W], tl.float32)
 
     top = tl.maximum(RY - y0, 0) * QX // T * T
-    for first in range(top, tl.minimum(QY, height - y0 + RY) * QX, T):
+    for first in range(top, tl.minimum(QY, height - y0 + RY) * QX * some(shown, MASK), T):
         slot = first + tl.arange(0, T)
         y, x, n, asks = token(slot, y0 - RY, x0 - RX, height, width, QX, QY * QX)
         query = gathered(q, n, q_n, asks, D, W)
@@ -296,8 +313,7 @@ def backward_bias(
         y0, x0 = block // across * SY, block % across * SX
         y, x, n, asks = token(slot, y0, x0, height, width, SX, SY * SX)
         ky, kx, m, there = token(key_slot, y0 - RY, x0 - RX, height, width, KX, KEYS)
-        if MASK:
-            there = there & (tl.load(mask + b * tokens + m, mask=there, other=0) != 0)
+        there = unpadded(mask, b * tokens + m, there, MASK)
         query = gathered(q + b * q_b + h * q_h, n, q_n, asks, D, W)
         scores = product(query, gathered(k + b * k_b + h * k_h, m, k_n, there, D, W).T) * log_scale
         scores += bias_here * 1.4426950408889634
