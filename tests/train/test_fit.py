@@ -45,6 +45,7 @@ from longshort.train import (
     from_json,
     train,
 )
+from longshort.train.fit import Loop
 from longshort.train.log import read_log
 
 
@@ -128,10 +129,39 @@ def test_a_signal_while_data_is_read_is_obeyed_at_once(tmp_path, monkeypatch, nu
     assert checkpoints(run, tmp_path).last() is not None
 
 
-def test_a_signal_in_the_last_step_is_no_stop(tmp_path, monkeypatch):
-    before_call(monkeypatch.setattr, Points, "batch", 6, send(signal.SIGTERM))
-    result, _ = do(points(), tmp_path)
-    assert result.step == 6
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("call, step", [(1, 3), (2, 6)])  # in the middle of the run, and at its end
+@pytest.mark.parametrize("when", ["before", "in"])
+def test_a_signal_leaves_an_evaluation_which_is_made_later(tmp_path, monkeypatch, number, call, step, when):
+    run = points(scores=(9, 9, 9, 1.0, 9, 9, 2.0), evaluate_every=3, save_every=100)
+    do(run, tmp_path / "whole")
+    found = []
+    with monkeypatch.context() as patch:
+        if when == "in":
+            before_call(patch.setattr, Points, "evaluate", call, send(number))
+        else:
+            before_call(patch.setattr, Points, "batch", step, send(number))
+        with pytest.raises(
+            StoppedError, match=f"stopped at step {step}, which is saved; its evaluation is left for later"
+        ):
+            do(run, tmp_path)
+        assert checkpoints(run, tmp_path).steps()[-1] == step
+        before_call(patch.setattr, Points, "evaluate", 1, lambda: found.append(1))
+        do(run, tmp_path, resume=True)
+    assert len(found) == 1 and outcome(run, tmp_path) == outcome(run, tmp_path / "whole")
+
+
+def test_an_evaluation_may_be_left_again_and_again(tmp_path, monkeypatch):
+    run = points(scores=(9, 9, 9, 1.0), evaluate_every=3, save_every=100)
+    do(run, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        before_call(patch.setattr, Points, "evaluate", 1, send(signal.SIGTERM))
+        before_call(patch.setattr, Points, "evaluate", 2, send(signal.SIGTERM))
+        for words in ("which is saved; its evaluation", "which was saved before"):
+            with pytest.raises(StoppedError, match=f"stopped at step 3, {words}"):
+                do(run, tmp_path, resume=True)
+    do(run, tmp_path, resume=True)
+    assert outcome(run, tmp_path) == outcome(run, tmp_path / "whole")
 
 
 def test_trains_in_a_thread_which_cannot_have_signals(tmp_path):
@@ -297,7 +327,7 @@ def test_a_chain_goes_on_in_its_middle(tmp_path, monkeypatch):
 
 def test_a_signal_in_the_last_step_of_a_run_stops_the_next(tmp_path, monkeypatch):
     chain = points(name="second", starts_from=points(name="first"))
-    before_call(monkeypatch.setattr, Points, "evaluate", 1, send(signal.SIGTERM))
+    before_call(monkeypatch.setattr, Loop, "save", 3, send(signal.SIGTERM))
     with pytest.raises(StoppedError, match="step 1"):
         do(chain, tmp_path)
     assert checkpoints(chain.chain[0], tmp_path).steps()[-1] == 6

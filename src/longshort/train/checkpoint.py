@@ -81,6 +81,8 @@ class Checkpoints:
         facts["facts"] = checksum_of(facts)
         write(folder / META, lambda f: f.write(json.dumps(facts, indent=1).encode()))
         flush_folder(folder)
+        if path.exists():  # which this one replaces
+            os.rename(path, self.folder / f"unfinished_{step:08d}_replaced")
         os.rename(folder, path)
         flush_folder(self.folder)
         self.tidy()

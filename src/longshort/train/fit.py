@@ -22,7 +22,7 @@ from longshort.replay import Step
 from longshort.train.checkpoint import Checkpoints, write_whole
 from longshort.train.errors import CheckpointError, DivergedError, StoppedError, TrainingError, writing
 from longshort.train.graph import Gradients
-from longshort.train.interrupt import Stop
+from longshort.train.interrupt import Left, Stop
 from longshort.train.log import Log, clock
 from longshort.train.optimizer import set_rate
 from longshort.train.processes import Parallel, Processes
@@ -111,6 +111,7 @@ class Loop:
         self.last_loss = math.nan
         self.metrics: dict[str, float] = {}
         self.best_step, self.best = 0, math.inf
+        self.judged = 0  # the step of the last evaluation
         self.seconds = 0.0
         if start is not None:
             self.load(start)
@@ -145,7 +146,7 @@ class Loop:
 
     def go(self, stop: Stop) -> Result:
         run, first = self.run, self.processes.first
-        if self.step < run.steps:
+        if self.step < run.steps or self.owes:
             log = Log(self.folder, run.name, run.steps, step=self.step, quiet=not first, console=self.console)
             stop.saves = True
             try:
@@ -165,7 +166,13 @@ class Loop:
     def loop(self, log: Log, stop: Stop) -> None:
         run = self.run
         began, tokens, lap = time.monotonic() - self.seconds, 0, time.monotonic()
-        saved = self.step
+        if self.owes:  # since a stop left it out
+            try:
+                self.judge(log, stop)
+            except Left:
+                raise StoppedError(f"stopped at step {self.step:,}, which was saved before") from None
+            self.save()
+            lap = time.monotonic()
         while self.step < run.steps:
             rate = run.schedule.factor(self.step, run.steps)
             tokens += self.update(rate)
@@ -178,19 +185,21 @@ class Loop:
                 tokens, lap = 0, time.monotonic()
             else:
                 log.move(self.step)
-            stopping = self.stopping(stop, logs)
+            stopping = self.stopping(stop, logs or last)
             better = False
             pause = time.monotonic()
-            if last or self.step % run.evaluate_every == 0:
-                better = self.evaluate()
-                log.numbers(self.step, **self.metrics)
+            if self.owes and not stopping:
+                try:
+                    better = self.judge(log, stop)
+                except Left:
+                    stopping = True
             if last or better or stopping or self.step % run.save_every == 0:
                 self.seconds = time.monotonic() - began
                 self.save()
-                saved = self.step
             lap += time.monotonic() - pause  # the speed is that of training
-            if stopping and not last:
-                raise StoppedError(f"stopped at step {saved:,}, which is saved")
+            if stopping:
+                left = "; its evaluation is left for later" if self.owes else ""
+                raise StoppedError(f"stopped at step {self.step:,}, which is saved{left}")
         best = "" if self.best_step in (0, run.steps) else f" (best at step {self.best_step:,})"
         log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.told()}{best}, {self.folder}")
 
@@ -243,19 +252,36 @@ class Loop:
             return stop.wanted
         return asks and self.processes.any(stop.wanted)
 
+    @property
+    def owes(self) -> bool:
+        """Whether an evaluation is due, and was not made."""
+        due = self.step == self.run.steps or (self.step > 0 and self.step % self.run.evaluate_every == 0)
+        return due and self.judged != self.step
+
+    def judge(self, log: Log, stop: Stop) -> bool:
+        """Evaluate, and note what was found; whether the model is better than it was. A signal leaves it, unless other
+        processes would wait."""
+        log.doing("evaluating")
+        with stop.leaving(self.processes.count == 1):
+            better = self.evaluate()
+        log.numbers(self.step, **self.metrics)
+        return better
+
     @torch.no_grad()
     def evaluate(self) -> bool:
         """Whether the model is better than it was."""
         task, processes = self.run.task, self.processes
         self.model.eval()
         states = random_states()
-        with (
-            processes.autocast(),
-            processes.whole(self.model) as model,
-            torch.compiler.set_stance("force_eager"),  # other shapes, seldom: not worth compiling
-        ):
-            means = task.evaluate(model, processes.index, processes.count)
-        set_random_states(states)  # how often a run is evaluated does not change it
+        try:
+            with (
+                processes.autocast(),
+                processes.whole(self.model) as model,
+                torch.compiler.set_stance("force_eager"),  # other shapes, seldom: not worth compiling
+            ):
+                means = task.evaluate(model, processes.index, processes.count)
+        finally:
+            set_random_states(states)  # how often a run is evaluated does not change it
         names = sorted(means)
         totals = processes.total([number for name in names for number in means[name]])
         self.metrics = {name: totals[2 * i] / totals[2 * i + 1] for i, name in enumerate(names)}
@@ -263,6 +289,7 @@ class Loop:
         better = score < self.best
         if better:
             self.best, self.best_step = score, self.step
+        self.judged = self.step
         return better
 
     def save(self) -> None:
@@ -277,6 +304,7 @@ class Loop:
             best_step=self.best_step or None,
             best=self.best,
             metrics=self.metrics,
+            judged=self.judged,
             last_loss=self.last_loss,
             seconds=self.seconds,
         )
@@ -292,6 +320,7 @@ class Loop:
             )
         self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
         self.best_step, self.best, self.last_loss = about["best_step"] or 0, about["best"], about["last_loss"]
+        self.judged = about.get("judged", self.step)
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
         if len(self.carries) != self.run.accumulate:
             raise CheckpointError(

@@ -5,8 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+
+class Left(BaseException):
+    """What may be left at any point was left."""
 
 
 class Stop:
@@ -16,7 +22,17 @@ class Stop:
     def __init__(self) -> None:
         self.wanted = False
         self.saves = False  # whether a loop is under way, which will ask
+        self.leaves = False
         self.before: dict[int, Any] = {}
+
+    @contextmanager
+    def leaving(self, may: bool) -> Iterator[None]:
+        """Around what need not come to its end, if it `may` be left: the first signal then raises Left."""
+        self.leaves = may
+        try:
+            yield
+        finally:
+            self.leaves = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # others cannot set handlers
@@ -27,8 +43,10 @@ class Stop:
     def note(self, number: int, frame: FrameType | None) -> None:
         if not self.saves or (self.wanted and number == signal.SIGINT):
             raise KeyboardInterrupt
-        self.wanted = True
-        print("stopping after this step, and its evaluation if one is due; Ctrl-C again stops at once", file=sys.stderr)
+        first, self.wanted = not self.wanted, True
+        print("stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
+        if first and self.leaves:
+            raise Left
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for number, handler in self.before.items():

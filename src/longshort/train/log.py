@@ -68,6 +68,12 @@ class Log:
         if self.bar is not None:
             self.bar.update(self.line, completed=step)
 
+    def doing(self, what: str) -> None:
+        """Say on a terminal what else takes time, until the next line."""
+        if self.bar is not None:
+            told = self.bar.tasks[self.line].fields["told"]
+            self.bar.update(self.line, told=f"{told.removesuffix(what).rstrip()}  {what}")
+
     def say(self, text: str) -> None:
         if not self.quiet:
             self.console.print(text, highlight=False, soft_wrap=True)
