@@ -339,7 +339,7 @@ class Pool:
             future.set_result({"run": run.name})
         return future
 
-    def wait(self, futures, return_when):
+    def wait(self, futures, timeout, return_when):
         self.open -= 1
         return type("Finished", (), {"done": {list(futures)[-1]}})
 
@@ -362,6 +362,47 @@ def test_no_run_is_begun_after_one_was_stopped(tmp_path, monkeypatch):
     with pytest.raises(StoppedError):
         list(trained(runs, tmp_path, jobs=2, cpu=True, console=Console(quiet=True)))
     assert len(pool.given) == 2 and pool.ended
+
+
+def noted(out, name, step):
+    (out / name).mkdir()
+    (out / name / "log.jsonl").write_text("".join(f'{{"step": {n}, "loss": 1.0}}\n' for n in range(2, step + 1, 2)))
+
+
+def test_runs_under_way_are_told_now_and_then(tmp_path, monkeypatch):
+    first, second = (WINDOW.run(seed) for seed in range(2))
+    noted(tmp_path, second.name, 4)
+    console = Console(file=io.StringIO(), width=200)
+    watch = jobs.Watch(tmp_path, console)
+    watch.look([first, second])
+    assert console.file.getvalue() == ""  # it began just now
+    monkeypatch.setattr(jobs, "TELL_EVERY", 0)
+    watch.look([first, second])
+    watch.close()
+    assert console.file.getvalue() == f"under way: {first.name} starting; {second.name} step 4 of {STEPS}\n"
+
+
+def test_on_a_terminal_runs_under_way_have_a_bar_each(tmp_path):
+    first, second = (WINDOW.run(seed) for seed in range(2))
+    noted(tmp_path, first.name, 2)
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=150)
+    watch = jobs.Watch(tmp_path, terminal)
+    watch.look([first])
+    watch.look([second])
+    assert list(watch.bars) == [second.name]
+    watch.close()
+    printed = terminal.file.getvalue()
+    assert f"{second.name} " in printed and "starting" in printed and printed.endswith("\x1b[?25h")
+
+
+def test_how_far_a_run_is_counts_those_it_starts_from(tmp_path):
+    run = WINDOW.run(0)
+    after = replace(run, name="after", starts_from=run)
+    assert jobs.how_far(after, tmp_path) == ("starting", 0.0)
+    noted(tmp_path, run.name, 6)
+    assert jobs.how_far(after, tmp_path) == ("step 6 of 6", 0.5)
+    noted(tmp_path, "after", 2)
+    assert jobs.how_far(after, tmp_path) == ("step 2 of 6", pytest.approx(8 / 12))
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
@@ -13,11 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from longshort.judge import judge_run
 from longshort.train import Run, StoppedError, TrainingError, train
+from longshort.train.log import read_log
 
 Judged = dict[str, Any]  # what judged.json has
+LOOK_EVERY, TELL_EVERY = (
+    2.0,
+    60.0,
+)  # seconds: how often runs are looked at, and lines printed where there is no terminal
 
 
 def trained(
@@ -29,6 +36,7 @@ def trained(
             yield run, outcome(partial(train_and_judge, run, out, cpu, console))
         return
     console.print(f"{len(runs)} runs, {jobs} at a time", highlight=False)
+    watch = Watch(out, console)
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     waiting = iter(runs)
     futures: dict[Future[Judged], Run] = {}
@@ -38,8 +46,10 @@ def trained(
                 futures[pool.submit(train_and_judge, run, out, cpu)] = run
             if not futures:
                 break
-            future = next(iter(wait(futures, return_when=FIRST_COMPLETED).done))
-            yield futures.pop(future), outcome(future.result)
+            finished = wait(futures, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED).done
+            watch.look(futures.values())
+            for future in finished:
+                yield futures.pop(future), outcome(future.result)
     except KeyboardInterrupt:  # which the others were sent as well
         raise StoppedError("stopped; what was trained is saved") from None
     except BrokenProcessPool:
@@ -48,7 +58,54 @@ def trained(
             "The same command goes on from there; fewer --jobs need less"
         ) from None
     finally:
+        watch.close()
         pool.shutdown(cancel_futures=True)
+
+
+class Watch:
+    """Shows how far several runs are: on a terminal a bar for each, elsewhere a line now and then."""
+
+    def __init__(self, out: Path, console: Console) -> None:
+        self.out, self.console = out, console
+        self.told = time.monotonic()
+        self.bars: dict[str, TaskID] = {}
+        self.progress: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[told]"))
+            self.progress = Progress(next(columns), BarColumn(bar_width=20), *columns, console=console)
+            self.progress.start()
+
+    def look(self, runs: Collection[Run]) -> None:
+        """At those under way."""
+        if self.progress is None:
+            if time.monotonic() - self.told >= TELL_EVERY:
+                self.told = time.monotonic()
+                far = (f"{run.name} {how_far(run, self.out)[0]}" for run in runs)
+                self.console.print(f"under way: {'; '.join(far)}", highlight=False, soft_wrap=True)
+            return
+        for name in self.bars.keys() - {run.name for run in runs}:
+            self.progress.remove_task(self.bars.pop(name))
+        for run in runs:
+            told, share = how_far(run, self.out)
+            if run.name not in self.bars:
+                self.bars[run.name] = self.progress.add_task(run.name, total=1.0, told=told)
+            self.progress.update(self.bars[run.name], completed=share, told=told)
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+
+def how_far(run: Run, out: Path) -> tuple[str, float]:
+    """A run and those it starts from, by their logs: in words, and the share of all steps."""
+    steps, done, told = sum(each.steps for each in run.chain), 0, "starting"
+    for each in run.chain:
+        log = read_log(out / each.name)
+        if log:
+            step = int(log[-1]["step"])
+            told = f"step {step:,} of {each.steps:,}"
+            done += step
+    return told, done / steps
 
 
 def outcome(act: Callable[[], Judged]) -> Judged | Exception:
