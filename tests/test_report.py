@@ -308,6 +308,7 @@ def test_steps_are_timed_once_on_a_gpu(finished, data, tmp_path, monkeypatch):
     known = {name: {"ms": ms, "machine": "a machine"} for name, ms in (("digits/4,2", 8.0), ("reviews/4,2", 9.0))}
     assert json.loads((tmp_path / "out" / "steps.json").read_text()) == known
     assert cells(tmp_path / "out", "4,2", "Digits")[5] == "8.00" and cells(tmp_path / "out", "full", "Digits")[5] == ""
+    assert (tmp_path / "out" / "lra.md").read_text().endswith("Steps were timed on a machine.\n")
 
 
 def test_the_data_of_a_run_goes_when_it_is_done(tmp_path):

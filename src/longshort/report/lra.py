@@ -178,8 +178,8 @@ def found_of(line: Line, wish: Wish, data: Data) -> Found:
     """With all seeds that were ever judged."""
     found = Found(line, missing=data.missing.get(line.task.name, ""), about=data.about(line))
     found.macs = None if line.macs is None else known_macs(line)
-    if line.name in timed(wish):
-        found.ms = float(timed(wish)[line.name]["ms"])
+    if step := timed(wish).get(line.name):
+        found.ms, found.machine = float(step["ms"]), str(step["machine"])
     for run in (wish.run(line, seed) for seed in range(SEEDS)):
         if done(run, wish.out):
             facts = json.loads((wish.out / run.name / JUDGED).read_text())

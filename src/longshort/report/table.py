@@ -21,12 +21,13 @@ class Found:
     accuracy: dict[str, list[float]] = field(default_factory=dict)  # of each test set, in %
     macs: float | None = None  # in G
     ms: float | None = None
+    machine: str = ""  # on which a step took so long
     missing: str = ""
     about: str = ""  # what is to be known of the data
 
 
 def markdown(found: Sequence[Found]) -> str:
-    """A table for each task, and the paper's Table 2."""
+    """A table for each task, the paper's Table 2, and what steps were timed on."""
     parts = []
     for task in dict.fromkeys(f.line.task for f in found):
         lines = [f for f in found if f.line.task == task]
@@ -36,6 +37,9 @@ def markdown(found: Sequence[Found]) -> str:
     if perturbed:
         rows = "\n".join([HEAD_PERTURBED, *map(row_perturbed, perturbed)])
         parts.append(f"### Test-time insertion and deletion (Table 2)\n\n{rows}")
+    machines = dict.fromkeys(f.machine for f in found if f.machine)
+    if machines:
+        parts.append(f"Steps were timed on {'; '.join(machines)}.")
     return "\n\n".join(parts)
 
 
