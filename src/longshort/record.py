@@ -45,7 +45,7 @@ def from_json(value: Any) -> Any:
     except ImportError:
         made = None
     if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
-        raise ValueError(f"a run is made of longshort's dataclasses, and {kind!r} is none")
+        raise ValueError(f"only longshort's own dataclasses are read back, and {kind!r} is none")
     known = {f.name for f in fields(made)}
     unknown = set(value) - known - {"type"}
     if unknown:

@@ -1,7 +1,8 @@
 """Laws of the sequence models: padding changes nothing, CLS stands for all, pairs are read alike, saved and loaded."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -140,6 +141,35 @@ def test_saved_and_loaded(attention, tmp_path, capsys):
     assert json.loads((tmp_path / "config.json").read_text())["attention"]["type"].endswith(type(attention).__name__)
 
 
+@dataclass(frozen=True)
+class Own:
+    """An attention of a user's, to nothing but the token itself."""
+
+    counts_padding: ClassVar[bool] = False
+
+    def build(self, width, heads, max_length, *, dropout=0.0, global_tokens=0):
+        return Alone(width)
+
+
+class Alone(nn.Linear):
+    def __init__(self, width):
+        super().__init__(width, width)
+
+    def forward(self, x, mask=None):
+        return super().forward(x)
+
+
+def test_an_attention_of_ones_own_is_read_with_its_config(tmp_path, capsys):
+    model = SequenceClassifier(replace(TINY, attention=Own())).eval()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"only longshort's own dataclasses are read back, and '.*test_sequence:Own' is none"
+    ):
+        SequenceClassifier.from_pretrained(tmp_path)
+    again = SequenceClassifier.from_pretrained(tmp_path, config=model.config).eval()
+    assert torch.equal(again(tokens(9)), model(tokens(9)))
+
+
 def test_dropout_is_for_training():
     model = SequenceClassifier(replace(TINY, dropout=0.5, attention_dropout=0.5))
     x = tokens(20)
@@ -172,6 +202,8 @@ def test_bad_settings_are_refused(changes, words):
         (torch.ones(2, 0, dtype=torch.long), "at least 1"),
         (torch.ones(2, 5), "whole numbers"),
         (torch.ones(5, dtype=torch.long), "whole numbers"),
+        (torch.tensor([[3, 20]]), "tokens must be from 0 to 19, got 20"),
+        (torch.tensor([[-1, 3]]), "tokens must be from 0 to 19, got -1"),
     ],
 )
 def test_bad_tokens_are_refused(given, words):

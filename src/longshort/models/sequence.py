@@ -129,6 +129,13 @@ class Encoder(nn.Module):
             raise ValueError(
                 f"sequences of {tokens.shape[1]} tokens are longer than the model's {self.length}: cut them"
             )
+        looks = not (torch.compiler.is_compiling() or torch._C._get_tracing_state())
+        if looks and tokens.device.type == "cpu":  # a GPU would have to be waited for
+            low, high = (int(t) for t in tokens.aminmax()) if tokens.numel() else (0, 0)
+            if low < 0 or high >= self.embedding.num_embeddings:
+                raise ValueError(
+                    f"tokens must be from 0 to {self.embedding.num_embeddings - 1}, got {low if low < 0 else high}"
+                )
         mask = tokens != 0
         x = self.embedding(tokens.long())  # [B, N, C]
         if self.positions is not None:
@@ -147,7 +154,8 @@ def head(inputs: int, config: SequenceConfig) -> nn.Sequential:
 
 
 class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://arxiv.org/abs/2107.02192"):
-    """Writes a config in which each attention has its type."""
+    """Writes a config in which each attention has its type. Only our own are made from it: a model with an attention of
+    yours is read by from_pretrained(folder, config=...), the config it was made with."""
 
     config: SequenceConfig
 
