@@ -202,8 +202,8 @@ def test_bad_settings_are_refused(changes, words):
         (torch.ones(2, 0, dtype=torch.long), "at least 1"),
         (torch.ones(2, 5), "whole numbers"),
         (torch.ones(5, dtype=torch.long), "whole numbers"),
-        (torch.tensor([[3, 20]]), "tokens must be from 0 to 19, got 20"),
-        (torch.tensor([[-1, 3]]), "tokens must be from 0 to 19, got -1"),
+        (torch.tensor([[3, 20]]), "tokens must be numbers from 0 to 19, and these are from 3 to 20"),
+        (torch.tensor([[-1, 3]]), "tokens must be numbers from 0 to 19, and these are from -1 to 3"),
     ],
 )
 def test_bad_tokens_are_refused(given, words):

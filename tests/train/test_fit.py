@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -46,7 +47,7 @@ from longshort.train import (
     train,
 )
 from longshort.train.fit import Loop
-from longshort.train.log import read_log
+from longshort.train.log import Log, read_log
 
 
 def send(number):
@@ -149,6 +150,44 @@ def test_a_signal_leaves_an_evaluation_which_is_made_later(tmp_path, monkeypatch
         before_call(patch.setattr, Points, "evaluate", 1, lambda: found.append(1))
         do(run, tmp_path, resume=True)
     assert len(found) == 1 and outcome(run, tmp_path) == outcome(run, tmp_path / "whole")
+
+
+def stopped_in_its_evaluation(run, out, call=1):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+        before_call(patch.setattr, Points, "evaluate", call, send(signal.SIGTERM))
+        do(run, out)
+
+
+def test_a_kill_while_an_evaluation_is_made_up_for_loses_nothing(tmp_path):
+    run = points(scores=(9, 9, 9, 1.0), evaluate_every=3, save_every=100, clip=1.0)
+    do(run, tmp_path / "whole")
+    stopped_in_its_evaluation(run, tmp_path / "stopped")
+    shutil.copytree(tmp_path / "stopped", tmp_path / "counted")
+    assert apart(train_until, None, run, tmp_path / "counted") == [0]
+    moments = (tmp_path / "counted" / "moments").read_text().split()
+    before_a_step = moments.index("clip_grad_norm_")
+    assert {"numbers", "replace"} <= set(moments[:before_a_step])
+    for at in range(before_a_step + 1):
+        out = tmp_path / str(at)
+        shutil.copytree(tmp_path / "stopped", out)
+        assert apart(train_until, at, run, out) == [-signal.SIGKILL]
+        assert checkpoints(run, out).steps() == [3]
+        do(run, out, resume=True)
+        assert outcome(run, out) == outcome(run, tmp_path / "whole"), f"killed at moment {at}: {moments[at]}"
+
+
+def test_a_signal_just_before_an_evaluation_leaves_it(tmp_path, monkeypatch):
+    before_call(monkeypatch.setattr, Log, "doing", 1, send(signal.SIGTERM))
+    with pytest.raises(StoppedError, match="stopped at step 3, which is saved; its evaluation is left"):
+        do(points(evaluate_every=3), tmp_path)
+
+
+def test_an_evaluation_is_not_made_up_for_on_other_data(tmp_path, monkeypatch):
+    run = points()
+    stopped_in_its_evaluation(run, tmp_path)
+    monkeypatch.setattr(Points, "fingerprint", lambda task: "other")
+    with pytest.raises(TrainingError, match="has changed since step 6"):
+        do(run, tmp_path, resume=True)
 
 
 def test_an_evaluation_may_be_left_again_and_again(tmp_path, monkeypatch):

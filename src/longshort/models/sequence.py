@@ -129,15 +129,8 @@ class Encoder(nn.Module):
             raise ValueError(
                 f"sequences of {tokens.shape[1]} tokens are longer than the model's {self.length}: cut them"
             )
-        looks = not (torch.compiler.is_compiling() or torch._C._get_tracing_state())
-        if looks and tokens.device.type == "cpu":  # a GPU would have to be waited for
-            low, high = (int(t) for t in tokens.aminmax()) if tokens.numel() else (0, 0)
-            if low < 0 or high >= self.embedding.num_embeddings:
-                raise ValueError(
-                    f"tokens must be from 0 to {self.embedding.num_embeddings - 1}, got {low if low < 0 else high}"
-                )
         mask = tokens != 0
-        x = self.embedding(tokens.long())  # [B, N, C]
+        x = self.embed(tokens.long())  # [B, N, C]
         if self.positions is not None:
             x = x + self.positions.weight[: tokens.shape[1]]
         x = self.dropout(x)
@@ -147,6 +140,14 @@ class Encoder(nn.Module):
         x = torch.cat([self.cls.to(x.dtype).expand(len(x), 1, -1), x], dim=1)  # [B, 1 + N, C]
         mask = nn.functional.pad(mask, (1, 0), value=True)
         return self.norm(last(x, mask))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        try:
+            return self.embedding(tokens)
+        except IndexError:  # on a CPU; a GPU says so later, and in other words
+            found = f"from {tokens.min().item()} to {tokens.max().item()}"
+            most = self.embedding.num_embeddings - 1
+            raise ValueError(f"tokens must be numbers from 0 to {most}, and these are {found}") from None
 
 
 def head(inputs: int, config: SequenceConfig) -> nn.Sequential:

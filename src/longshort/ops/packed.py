@@ -15,15 +15,16 @@ from torch import Tensor
 
 
 def packable(q: Tensor) -> bool:
-    """Whether there is a kernel for such queries."""
-    fits = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
-    return fits and q.device.type == "cuda" and flash_on(q.device)
+    """Whether there is a kernel for such queries, and not for export, which is for any machine."""
+    fits = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 192 and q.numel() > 0
+    return fits and q.device.type == "cuda" and flash_on(q.device) and not torch.compiler._is_exporting_flag
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def flash_on(device: torch.device) -> bool:
     modern = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
-    return modern and torch.backends.cuda.is_flash_attention_available()
+    wanted = torch.backends.cuda.flash_sdp_enabled()  # as of scaled_dot_product_attention
+    return modern and wanted and torch.backends.cuda.is_flash_attention_available()
 
 
 def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
@@ -59,9 +60,12 @@ class Reorder(torch.autograd.Function):
     """x[order], where `inverse` is the order that undoes it: with that, its gradient is as cheap as itself."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(order, inverse)
+    def forward(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         return x[order]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

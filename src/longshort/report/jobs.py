@@ -21,10 +21,8 @@ from longshort.train import Run, StoppedError, TrainingError, train
 from longshort.train.log import read_log
 
 Judged = dict[str, Any]  # what judged.json has
-LOOK_EVERY, TELL_EVERY = (
-    2.0,
-    60.0,
-)  # seconds: how often runs are looked at, and lines printed where there is no terminal
+LOOK_EVERY = 2.0  # seconds, at runs
+TELL_EVERY = 60.0  # where there is no terminal
 
 
 def trained(
@@ -47,7 +45,7 @@ def trained(
             if not futures:
                 break
             finished = wait(futures, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED).done
-            watch.look(futures.values())
+            watch.look([run for future, run in futures.items() if future not in finished])
             for future in finished:
                 yield futures.pop(future), outcome(future.result)
     except KeyboardInterrupt:  # which the others were sent as well
@@ -71,8 +69,8 @@ class Watch:
         self.bars: dict[str, TaskID] = {}
         self.progress: Progress | None = None
         if console.is_terminal:
-            columns = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[told]"))
-            self.progress = Progress(next(columns), BarColumn(bar_width=20), *columns, console=console)
+            text = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[told]}", markup=False)
+            self.progress = Progress(text[0], BarColumn(bar_width=20), text[1], console=console, transient=True)
             self.progress.start()
 
     def look(self, runs: Collection[Run]) -> None:

@@ -81,12 +81,18 @@ class Checkpoints:
         facts["facts"] = checksum_of(facts)
         write(folder / META, lambda f: f.write(json.dumps(facts, indent=1).encode()))
         flush_folder(folder)
-        if path.exists():  # which this one replaces
-            os.rename(path, self.folder / f"unfinished_{step:08d}_replaced")
         os.rename(folder, path)
         flush_folder(self.folder)
         self.tidy()
         return path
+
+    def amend(self, step: int, changes: dict[str, Any]) -> None:
+        """Note something else with a checkpoint."""
+        path = self.path(step)
+        facts = {**read_about(path), **changes}
+        facts["facts"] = checksum_of(facts)
+        with self.guarded(step):
+            write_whole(path / META, json.dumps(facts, indent=1).encode())
 
     def abandon(self, step: int) -> None:
         """Remove what was written of a checkpoint that cannot be finished."""

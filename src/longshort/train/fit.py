@@ -147,7 +147,8 @@ class Loop:
     def go(self, stop: Stop) -> Result:
         run, first = self.run, self.processes.first
         if self.step < run.steps or self.owes:
-            log = Log(self.folder, run.name, run.steps, step=self.step, quiet=not first, console=self.console)
+            console, owes = self.console, self.owes
+            log = Log(self.folder, run.name, run.steps, step=self.step, owes=owes, quiet=not first, console=console)
             stop.saves = True
             try:
                 self.loop(log, stop)
@@ -166,12 +167,13 @@ class Loop:
     def loop(self, log: Log, stop: Stop) -> None:
         run = self.run
         began, tokens, lap = time.monotonic() - self.seconds, 0, time.monotonic()
-        if self.owes:  # since a stop left it out
+        if self.owes:  # left out by a stop, or due by settings that changed
             try:
                 self.judge(log, stop)
             except Left:
                 raise StoppedError(f"stopped at step {self.step:,}, which was saved before") from None
-            self.save()
+            if self.processes.first:
+                self.checkpoints.amend(self.step, self.judgement)
             lap = time.monotonic()
         while self.step < run.steps:
             rate = run.schedule.factor(self.step, run.steps)
@@ -259,17 +261,15 @@ class Loop:
         return due and self.judged != self.step
 
     def judge(self, log: Log, stop: Stop) -> bool:
-        """Evaluate, and note what was found; whether the model is better than it was. A signal leaves it, unless other
-        processes would wait."""
-        log.doing("evaluating")
-        with stop.leaving(self.processes.count == 1):
-            better = self.evaluate()
+        """Evaluate, and note what was found; whether the model is better than it was."""
+        with log.doing("evaluating"):
+            better = self.evaluate(stop)
         log.numbers(self.step, **self.metrics)
         return better
 
     @torch.no_grad()
-    def evaluate(self) -> bool:
-        """Whether the model is better than it was."""
+    def evaluate(self, stop: Stop) -> bool:
+        """Whether the model is better than it was. A signal leaves it, unless other processes would wait."""
         task, processes = self.run.task, self.processes
         self.model.eval()
         states = random_states()
@@ -278,6 +278,7 @@ class Loop:
                 processes.autocast(),
                 processes.whole(self.model) as model,
                 torch.compiler.set_stance("force_eager"),  # other shapes, seldom: not worth compiling
+                stop.leaving(processes.count == 1),
             ):
                 means = task.evaluate(model, processes.index, processes.count)
         finally:
@@ -301,26 +302,28 @@ class Loop:
         about = dict(
             run=self.run.name,
             data=self.data,
-            best_step=self.best_step or None,
-            best=self.best,
-            metrics=self.metrics,
-            judged=self.judged,
             last_loss=self.last_loss,
             seconds=self.seconds,
+            **self.judgement,
         )
         save_state(self.checkpoints, self.step, about, self.run.model, self.model, self.optimizer, own, self.processes)
 
+    @property
+    def judgement(self) -> dict[str, Any]:
+        """What evaluations found: of all that a checkpoint notes, what they change."""
+        return dict(best_step=self.best_step or None, best=self.best, metrics=self.metrics, judged=self.judged)
+
     def load(self, path: Path) -> None:
         about, own = load_state(path, self.model, self.optimizer, self.processes)
-        unfinished = about["step"] < self.run.steps
+        self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
+        self.judged = about.get("judged", self.step)
+        unfinished = self.step < self.run.steps or self.owes
         if unfinished and about.get("data", self.data) != self.data:
             raise TrainingError(
                 f"the data of {self.folder} has changed since step {about['step']:,}: a run goes on with what it began "
                 "with. Restore it, or give another --out."
             )
-        self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
         self.best_step, self.best, self.last_loss = about["best_step"] or 0, about["best"], about["last_loss"]
-        self.judged = about.get("judged", self.step)
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
         if len(self.carries) != self.run.accumulate:
             raise CheckpointError(

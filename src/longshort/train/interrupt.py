@@ -27,9 +27,11 @@ class Stop:
 
     @contextmanager
     def leaving(self, may: bool) -> Iterator[None]:
-        """Around what need not come to its end, if it `may` be left: the first signal then raises Left."""
+        """Around what need not come to its end, if it `may` be left: a signal then raises Left, one just before too."""
         self.leaves = may
         try:
+            if may and self.wanted:
+                raise Left
             yield
         finally:
             self.leaves = False

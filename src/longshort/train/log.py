@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ LOG = "log.jsonl"
 
 
 class Log:
-    """Of the first process; the others are given one that is quiet."""
+    """Of the first process; the others are given one that is quiet. step: where the run goes on; owes: with an
+    evaluation of that step."""
 
-    def __init__(self, folder: Path, name: str, steps: int, *, step: int, quiet: bool, console: Console) -> None:
+    def __init__(
+        self, folder: Path, name: str, steps: int, *, step: int, owes: bool, quiet: bool, console: Console
+    ) -> None:
         self.folder, self.steps, self.quiet, self.console = folder, steps, quiet, console
         self.began, self.first = time.monotonic(), step
         self.writer: Any = None
@@ -27,7 +32,7 @@ class Log:
         if quiet:
             return
         with writing(folder):
-            forget_after(folder / LOG, step)
+            forget_after(folder / LOG, step, owes)
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -68,11 +73,18 @@ class Log:
         if self.bar is not None:
             self.bar.update(self.line, completed=step)
 
-    def doing(self, what: str) -> None:
-        """Say on a terminal what else takes time, until the next line."""
-        if self.bar is not None:
-            told = self.bar.tasks[self.line].fields["told"]
-            self.bar.update(self.line, told=f"{told.removesuffix(what).rstrip()}  {what}")
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Say on a terminal what else takes time, for as long as it does."""
+        if self.bar is None:
+            yield
+            return
+        told = self.bar.tasks[self.line].fields["told"]
+        self.bar.update(self.line, told=f"{told}  {what}")
+        try:
+            yield
+        finally:
+            self.bar.update(self.line, told=told)
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -104,7 +116,11 @@ def read_log(folder: Path) -> list[dict[str, float]]:
     return lines
 
 
-def forget_after(path: Path, step: int) -> None:
-    """What a killed run noted after its last checkpoint will be noted again."""
-    kept = [line for line in read_log(path.parent) if line["step"] <= step]
+def forget_after(path: Path, step: int, owes: bool) -> None:
+    """What a killed run noted after its last checkpoint will be noted again, and so will an evaluation it owes."""
+
+    def again(line: dict[str, float]) -> bool:
+        return line["step"] > step or (owes and line["step"] == step and "loss" not in line)
+
+    kept = [line for line in read_log(path.parent) if not again(line)]
     write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())

@@ -240,9 +240,9 @@ def backward_keys(
     dtype: tl.constexpr = q.dtype.element_ty
     log_scale = scale * 1.4426950408889634
 
-    key = gathered(k + b * k_b + h * k_h, m, k_n, there, D, W)
-    value = gathered(v + b * v_b + h * v_h, m, v_n, there, D, W)
     shown = unpadded(mask, b * tokens + m, there, MASK)
+    key = gathered(k + b * k_b + h * k_h, m, k_n, shown, D, W)
+    value = gathered(v + b * v_b + h * v_h, m, v_n, shown, D, W)
     q += b * q_b + h * q_h
     d_out += b * do_b + h * do_h
     lse += head.to(tl.int64) * tokens
