@@ -19,6 +19,9 @@ from longshort.tasks.bits import Reading
 from longshort.train import CheckpointError, as_json
 from longshort.train.processes import Processes
 
+# seen once, and not in 42 tries after it: a process aborts ("double free or corruption") while gloo gathers its state
+pytestmark = pytest.mark.flaky(reruns=2, only_rerun=["Connection reset by peer", "Connection closed by peer"])
+
 
 def steady(folder, **changes):
     """Without dropout, which differs in every process."""
