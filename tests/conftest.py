@@ -26,6 +26,23 @@ def figures(monkeypatch):
     return saved
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """For small models a second one costs more than it brings."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory):
+    """A cache for all tests of a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def pytest_addoption(parser):
     parser.addoption("--device", help="where tensors are made: `pytest tests/ops --device cuda`")
 

@@ -23,17 +23,7 @@ from longshort.train import AdamW, Run, read_run
 SIZES = dict(length=64, layers=1, width=16, heads=2, feedforward=16, head=8, vocabulary=300, dropout=0.1)
 MODEL = SequenceConfig(LongShort(4, 2), classes=2, **SIZES)
 STEPS = 12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread(tmp_path_factory):
-    """For small models a second one costs more than it brings. And a cache for all tests of this file."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread", "own_cache")
 
 
 def run_of(name, model, task, **changes):

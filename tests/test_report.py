@@ -30,6 +30,7 @@ from longshort.tasks import Classification
 from longshort.train import AdamW, DivergedError, Run, StoppedError, TrainingError
 
 STEPS = 6
+pytestmark = pytest.mark.usefixtures("one_thread", "own_cache")
 
 
 def classifier(name, attention, source, seed):
@@ -57,17 +58,6 @@ LINES = (
     Line(REVIEWS, "4,2", 68.4, seeds=1, insertion=66.34, deletion=62.62),
 )
 ALL = ["digits.4,2.seed0", "digits.4,2.seed1", "reviews.4,2.seed0"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread(tmp_path_factory):
-    """For small models a second one costs more than it brings. And a cache for all tests of this file."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

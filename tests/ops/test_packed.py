@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from longshort.nn import spec
 from longshort.ops import packed
 
 
@@ -47,3 +48,16 @@ def test_packing_moves_real_tokens_to_the_front_in_their_order():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_without_a_gpu_nothing_is_packed(dtype):
     assert not packed.packable(torch.zeros(1, 2, 3, 8, dtype=dtype))
+
+
+def test_full_attention_packs_what_has_a_mask(monkeypatch):
+    torch.manual_seed(0)
+    layer, x = spec.FullAttention(8, 2).double(), torch.randn(2, 9, 8, dtype=torch.float64)
+    mask = torch.arange(9) < torch.tensor([[9], [4]])
+    plain, masked = layer(x), layer(x, mask)[mask]
+    calls = []
+    monkeypatch.setattr(spec, "packable", lambda q: True)
+    monkeypatch.setattr(packed, "flash", lambda *given: calls.append(1) or flash(*given))
+    assert torch.equal(layer(x), plain) and not calls
+    torch.testing.assert_close(layer(x, mask)[mask], masked)
+    assert len(calls) == 1

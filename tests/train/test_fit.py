@@ -139,7 +139,7 @@ def test_a_signal_leaves_an_evaluation_which_is_made_later(tmp_path, monkeypatch
     found = []
     with monkeypatch.context() as patch:
         if when == "in":
-            before_call(patch.setattr, Points, "evaluate", call, send(number))
+            before_call(patch.setattr, Points, "evaluate", call, lambda: (torch.rand(3), send(number)()))
         else:
             before_call(patch.setattr, Points, "batch", step, send(number))
         with pytest.raises(
@@ -507,6 +507,15 @@ def test_on_a_terminal_one_line_moves(tmp_path):
     with pytest.raises(DivergedError):
         train(points(name="nan", nan=(0,)), tmp_path, cpu=True, console=terminal)
     assert terminal.file.getvalue().endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_an_evaluation_is_told_while_it_lasts(tmp_path):
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=150)
+    log = Log(tmp_path, "run", 6, step=0, owes=False, quiet=False, console=terminal)
+    with log.doing("evaluating"):
+        assert log.bar.tasks[0].fields["told"] == "starting  evaluating"
+    assert log.bar.tasks[0].fields["told"] == "starting"
+    log.close()
 
 
 def test_the_run_is_written_down(tmp_path):

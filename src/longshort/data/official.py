@@ -76,7 +76,8 @@ def members(path: Path, name: re.Pattern[str]) -> Iterator[tuple[re.Match[str], 
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's fault, not the content's
             raise
-        raise ValueError(f"{path} is damaged, or not a tar archive: {error}") from error
+        reason = str(error).partition(":\n")[0]  # without what each kind of packing had to say
+        raise ValueError(f"{path} is damaged, or not a tar archive: {reason}") from error
 
 
 def warn_if_other(

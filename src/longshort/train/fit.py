@@ -147,8 +147,15 @@ class Loop:
     def go(self, stop: Stop) -> Result:
         run, first = self.run, self.processes.first
         if self.step < run.steps or self.owes:
-            console, owes = self.console, self.owes
-            log = Log(self.folder, run.name, run.steps, step=self.step, owes=owes, quiet=not first, console=console)
+            log = Log(
+                self.folder,
+                run.name,
+                run.steps,
+                step=self.step,
+                owes=self.owes,
+                quiet=not first,
+                console=self.console,
+            )
             stop.saves = True
             try:
                 self.loop(log, stop)
