@@ -102,9 +102,48 @@ def test_all_padding_gives_numbers():
 def test_the_cls_token_is_global_and_in_the_last_layer_alone():
     model = model_of()
     assert [block.attention.global_tokens for block in model.encoder.blocks] == [0, 1]
-    features = model.encoder(tokens(9))
-    assert features.shape == (3, 10, 16)
-    torch.testing.assert_close(model(tokens(9)), model.head(features[:, 0]))
+    assert model.encoder(tokens(9)).shape == (3, 10, 16)
+
+
+@dataclass(frozen=True)
+class KnowsNoCount:
+    """An attention that computes all outputs whatever is wanted."""
+
+    counts_padding: ClassVar[bool] = False
+
+    def build(self, width, heads, max_length, **_):
+        class Means(nn.Linear):
+            def forward(self, x, mask):
+                return super().forward((x * mask[..., None]).cumsum(1) + x.flip(1))
+
+        return Means(width, width)
+
+
+@pytest.mark.parametrize("attention", [*ATTENTIONS.values(), KnowsNoCount()], ids=[*ATTENTIONS, "knows no count"])
+def test_a_classifier_gives_what_all_features_would(attention):
+    """And so do its gradients: what it leaves out is what no score depends on."""
+    model = model_of(attention=attention)
+    x = tokens(24)
+    x[1, 8:] = 0
+    scores, expected = model(x), model.head(model.encoder(x)[:, 0])
+    torch.testing.assert_close(scores, expected, atol=1e-12, rtol=0)
+    parameters = [p for p in model.parameters() if p.numel()]
+    found, wanted = (
+        torch.autograd.grad(s.square().sum(), parameters, allow_unused=True, materialize_grads=True)
+        for s in (scores, expected)
+    )
+    torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
+
+
+@each
+def test_a_classifier_leaves_out_the_last_layers_other_tokens(attention):
+    model = model_of(attention=attention)
+    last = model.encoder.blocks[-1]
+    seen = []
+    for layer in (last.attention.out, last.feedforward, model.encoder.norm):
+        layer.register_forward_hook(lambda module, given, out: seen.append(out.shape[1]))
+    model(tokens(24))
+    assert seen == [1, 1, 1]
 
 
 def test_the_papers_sizes():

@@ -10,7 +10,7 @@ import torch
 
 from longshort.bench.macs import count
 from longshort.bench.run import write_json
-from longshort.models.sequence import PairConfig, SequenceConfig
+from longshort.models.sequence import PairClassifier, SequenceClassifier, SequenceConfig
 from longshort.recipes.lra_table import LINES, Line
 
 if TYPE_CHECKING:  # rich is not part of the core install
@@ -23,11 +23,16 @@ def counted() -> list[Line]:
 
 
 def macs_of(line: Line) -> float:
-    """In G, of one sample of the paper's greatest length, CLS among its tokens."""
+    """In G, of one sample of the paper's greatest length, CLS among its tokens. As in the paper, features of all tokens
+    are counted, also in the last layer, of which our classifiers compute those of CLS alone."""
     config = line.run(0).model
     assert isinstance(config, SequenceConfig)
-    tokens = torch.ones(1, config.length - 1, dtype=torch.long)
-    return count(config.build(), *([tokens, tokens] if isinstance(config, PairConfig) else [tokens])) / 1e9
+    model = config.build()
+    assert isinstance(model, SequenceClassifier | PairClassifier)
+    texts, parts = (2, 4) if isinstance(model, PairClassifier) else (1, 1)
+    encoding = count(model.encoder, torch.ones(1, config.length - 1, dtype=torch.long))
+    scoring = count(model.head, torch.ones(1, parts * config.width))
+    return (texts * encoding + scoring) / 1e9
 
 
 def bench_macs(lines: Sequence[Line], out: Path, *, console: Console) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ B batch, N tokens, C width, V vocabulary, K classes. Token 0 pads.
 
 import json
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from huggingface_hub.constants import CONFIG_NAME
 from torch import Tensor, nn
 
 from longshort.nn.blocks import FeedForward
+from longshort.nn.embedding import Embedding
 from longshort.nn.spec import AttentionSpec
 from longshort.record import fields_as_json, from_json
 
@@ -88,25 +90,32 @@ class Block(nn.Module):
             dropout=config.attention_dropout,
             global_tokens=global_tokens,
         )
+        self.counts = "count" in signature(self.attention.forward).parameters
         self.feedforward_norm = nn.LayerNorm(config.width)
         self.feedforward = FeedForward(config.width, config.feedforward, dropout=config.dropout)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # [B, N, C], [B, N]
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+    def forward(self, x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:  # [B, N, C], [B, N]
+        """What all tokens come to, or the first `count` alone."""
+        told = {"count": count} if self.counts else {}
+        y = self.attention(self.attention_norm(x), mask, **told)
+        if count is not None:
+            x, y = x[:, :count], y[:, :count]
+        x = x + self.dropout(y)
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
 
 
 class Encoder(nn.Module):
     """Tokens [B, N] to features [B, 1 + N, C], of which the first, the CLS token's, stands for all.
 
-    CLS comes before the last layer, and is a global token there.
+    CLS comes before the last layer, and is a global token there. A classifier wants its features alone, [B, 1, C]:
+    with cls_alone, much of that layer is left out.
     """
 
     def __init__(self, config: SequenceConfig) -> None:
         super().__init__()
         self.length = config.length
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.embedding = Embedding(config.vocabulary, config.width)
         learned = config.positions == "learned"
         self.positions = nn.Embedding(config.length, config.width) if learned else None
         self.cls = nn.Parameter(torch.empty(config.width))
@@ -120,7 +129,7 @@ class Encoder(nn.Module):
         ):
             nn.init.normal_(table, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, cls_alone: bool = False) -> Tensor:
         if tokens.dim() != 2 or tokens.shape[1] < 1 or tokens.is_floating_point():
             raise ValueError(
                 f"tokens must be whole numbers [batch, at least 1], got {tokens.dtype} {tuple(tokens.shape)}"
@@ -139,7 +148,7 @@ class Encoder(nn.Module):
             x = block(x, mask)
         x = torch.cat([self.cls.to(x.dtype).expand(len(x), 1, -1), x], dim=1)  # [B, 1 + N, C]
         mask = nn.functional.pad(mask, (1, 0), value=True)
-        return self.norm(last(x, mask))
+        return self.norm(last(x, mask, count=1 if cls_alone else None))
 
     def embed(self, tokens: Tensor) -> Tensor:
         try:
@@ -191,7 +200,7 @@ class SequenceClassifier(Encoding, OnHub):
         self.head = head(config.width, config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.encoder(tokens)[:, 0])
+        return self.head(self.encoder(tokens, cls_alone=True)[:, 0])
 
 
 class PairClassifier(Encoding, OnHub):
@@ -202,7 +211,7 @@ class PairClassifier(Encoding, OnHub):
         self.head = head(4 * config.width, config)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:  # [B, N], [B, M] → [B, K]
-        a, b = (self.encoder(tokens)[:, 0] for tokens in (first, second))
+        a, b = (self.encoder(tokens, cls_alone=True)[:, 0] for tokens in (first, second))
         return self.head(torch.cat([a, b, a * b, a - b], dim=1))
 
 

@@ -150,8 +150,11 @@ class LongShortAttention(Projections):
         if rotary and width // heads % 2:
             raise ValueError(f"rotary positions turn pairs of features, but heads are {width // heads} wide")
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return attend(self, x, mask, self.geometry, self.global_tokens, rotary=self.rotary)
+    def forward(self, x: Tensor, mask: Tensor | None = None, count: int | None = None) -> Tensor:
+        """count: the first so many tokens' output is wanted alone; of global tokens it costs less than all."""
+        others = count is None or count > self.global_tokens
+        y = attend(self, x, mask, self.geometry, self.global_tokens, rotary=self.rotary, others=others)
+        return y if count is None else y[:, :count]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, window={self.geometry.window}, global_tokens={self.global_tokens}"
@@ -212,8 +215,12 @@ def attend(
     global_tokens: int,
     bias: Tensor | None = None,
     rotary: bool = False,
+    others: bool = True,
 ) -> Tensor:
-    """The layer that sequences and grids share. x: [B, G + N, C], global tokens first."""
+    """The layer that sequences and grids share. x: [B, G + N, C], global tokens first.
+
+    others: whether the output of tokens that are not global is wanted.
+    """
     layer.check_input(x)
     check_mask("mask", mask, x, x.shape[1])
     if x.shape[1] <= global_tokens:
@@ -260,7 +267,7 @@ def attend(
             dropout=layer.attention_dropout,
             impl=layer.impl,
         )
-        y = torch.cat([first, y], dim=2)
+        y = torch.cat([first, y], dim=2) if others else first
     return layer.out(layer.merge(y))
 
 

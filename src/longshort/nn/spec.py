@@ -23,6 +23,8 @@ class AttentionSpec(Protocol):
     It builds a module with forward(x, mask=None): [B, N, C] → [B, N, C], N at most max_length, mask [B, N] True on real
     tokens. The first `global_tokens` of x should be seen by all and see all; an attention that knows no such tokens
     takes them for ordinary ones. counts_padding: how much padding there is changes what real tokens come to.
+
+    forward may take `count` too: what the first `count` tokens come to is wanted alone, [B, count, C].
     """
 
     counts_padding: ClassVar[bool]
@@ -80,13 +82,15 @@ class FullAttention(nn.Module):
         self.heads, self.rotary, self.dropout = heads, rotary, dropout
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, k, v = (rearrange(f(x), "b n (h d) -> b h n d", h=self.heads) for f in (self.query, self.key, self.value))
+    def forward(self, x: Tensor, mask: Tensor | None = None, count: int | None = None) -> Tensor:
+        queries = x if count is None else x[:, :count]
+        q, k, v = self.query(queries), self.key(x), self.value(x)
+        q, k, v = (rearrange(t, "b n (h d) -> b h n d", h=self.heads) for t in (q, k, v))
         if self.rotary:
-            turned = turns(q, 0, q.shape[2])
-            q, k = rotated(q, turned), rotated(k, turned)
+            turned = turns(k, 0, k.shape[2])
+            q, k = rotated(q, turned[:, :count]), rotated(k, turned)
         dropout = self.dropout if self.training else 0.0
-        if mask is not None and packable(q):
+        if mask is not None and count is None and packable(q):
             y = packed_attention(q, k, v, mask, dropout)
         else:
             seen = None if mask is None else mask[:, None, None, :]  # [B, H, N, N]
