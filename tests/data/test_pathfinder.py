@@ -16,7 +16,6 @@ from longshort.data.pathfinder import (
     BORDER,
     DIRECTIONS,
     DISCS_APART,
-    LONG,
     ONE,
     SHORT,
     SIDE,
@@ -45,11 +44,15 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(pathfinder, "BEGUN", 256)
 
 
-@pytest.fixture(scope="module")
-def made():
+@pytest.fixture(scope="module", params=[True, False], ids=["balanced", "anywhere"])
+def made(request):
+    return chunk_of(request.param)
+
+
+def chunk_of(balanced):
     """The long curves of a chunk, and its images and labels."""
-    items = pathfinder.chunk(Draws(5, 0))
-    return *long_curves(Draws(5, 0)), pixels(items), items.labels
+    items = pathfinder.chunk(Draws(5, 0), 14, balanced)
+    return *long_curves(Draws(5, 0), 14, balanced), pixels(items), items.labels
 
 
 @pytest.fixture
@@ -125,9 +128,9 @@ def test_there_are_as_many_of_one_label_as_of_the_other(made):
     assert 10 < np.count_nonzero(np.diff(splits.train.labels)) < 45  # not in turns, either
 
 
-def test_neither_the_discs_nor_the_brightness_tell_the_label(made):
+def test_balanced_neither_the_discs_nor_the_brightness_tell_the_label():
     """Their distance is the same for both, up to rounding; all else is within 4 standard errors."""
-    first, second, images, labels = made
+    first, second, images, labels = chunk_of(balanced=True)
     a, b, c = (end / UNIT - SIDE / 2 for end in (first.points[..., 0], first.points[..., -1], second.points[..., 0]))
     assert abs(np.hypot(*(a - b)) - np.hypot(*(a - c))).max() < 0.05
     assert abs(np.hypot(*b) - np.hypot(*c)).max() < 0.05
@@ -136,6 +139,26 @@ def test_neither_the_discs_nor_the_brightness_tell_the_label(made):
     for fact in (np.hypot(*(a - other)), np.hypot(*(a + other)), lit.mean(1), (lit > 0).sum(1), *abs(other)):
         apart = fact[labels == 1].mean() - fact[labels == 0].mean()
         assert abs(apart) < 4 * fact.std() * 2 / len(fact) ** 0.5
+
+
+def test_anywhere_the_discs_of_one_curve_are_nearer():
+    first, second = long_curves(Draws(0, 0), 9, False)
+    a, b, c = first.points[..., 0], first.points[..., -1], second.points[..., 0]
+    assert np.hypot(*(a - b)).max() < 9 * pathfinder.PERIOD < np.quantile(np.hypot(*(a - c)), 0.75)
+
+
+@pytest.mark.parametrize("dashes", [4, 9, 16])
+def test_curves_have_as_many_dashes_as_said(dashes, small_chunks):
+    for curve in long_curves(Draws(0, 0), dashes, False):
+        assert curve.headings.shape[1] == dashes
+    of = [Pathfinder(**SMALL, dashes=d, balanced=b).splits().fingerprint() for d in (dashes, 5) for b in (True, False)]
+    assert len(set(of)) == 4
+
+
+@pytest.mark.parametrize("dashes", [3, 17])
+def test_dashes_that_make_no_image_are_refused(dashes):
+    with pytest.raises(ValueError, match=f"dashes must be 4 to 16, got {dashes}"):
+        Pathfinder(dashes=dashes)
 
 
 def test_a_mirror_image_is_as_far_from_all_on_the_line():
@@ -148,9 +171,10 @@ def test_a_mirror_image_is_as_far_from_all_on_the_line():
     assert (mirrored(centre, b[:, :1]) == 2 * centre - b[:, :1]).all()  # no line at all
 
 
-def test_curves_keep_their_distance():
+@pytest.mark.parametrize("balanced", [True, False])
+def test_curves_keep_their_distance(balanced):
     draws = Draws(2, 0)
-    curves = list(long_curves(draws))
+    curves = list(long_curves(draws, 14, balanced))
     for dashes in SHORT:
         curves.append(place(draws, dashes, in_square, np.concatenate([curve.points for curve in curves], axis=-1)))
     which = np.repeat(np.arange(len(curves)), [curve.points.shape[-1] for curve in curves])
@@ -163,14 +187,15 @@ def test_curves_keep_their_distance():
     assert points[:, there].min() >= BORDER and points[:, there].max() < SIDE * UNIT - BORDER
     first, second = curves[:2]
     assert first.there.all() and second.there.all() and len(first) % 2 == 0
-    assert ((first.points[..., 0] - first.points[..., -1]) ** 2).sum(axis=0).min() >= DISCS_APART**2
+    for other in (first.points[..., -1], second.points[..., 0]):
+        assert np.hypot(*(first.points[..., 0] - other)).min() >= DISCS_APART - 2  # mirrored to whole numbers
     assert 0.3 < np.mean([curve.there for curve in curves[2:]]) < 1  # most short ones find room
 
 
 def test_curves_are_smooth_and_start_where_they_are_told():
     starts = np.full((2, 400), 700, np.int32)
-    curves = bent(Draws(0, 0), LONG, starts)
-    assert (curves.points[..., 0] == starts).all() and curves.points.shape == (2, 400, LONG + 2)
+    curves = bent(Draws(0, 0), 14, starts)
+    assert (curves.points[..., 0] == starts).all() and curves.points.shape == (2, 400, 16)
     turns = (np.diff(curves.headings, axis=1) + 128) % 256 - 128
     assert abs(turns).max() == pathfinder.SHARPEST and abs(np.diff(turns, axis=1)).max() == pathfinder.WOBBLE
     steps = np.hypot(*np.diff(curves.points[..., 1:-1], axis=-1))

@@ -34,7 +34,7 @@ MIDDLE = SIDE * UNIT // 2
 DASH, PERIOD, THICK = 88, 144, 56  # a dash is that long and thick, and the next one begins that much later
 TIP, RADIUS = 60, 84  # from the middle of the last dash to the end of the curve, where a disc may be; its radius
 BORDER, APART, DISCS_APART = 104, 216, 352  # from points to the edge of the image; between points of two curves; discs
-LONG, SHORT = 14, (6, 5, 4, 5, 4)  # dashes of the long curves; of the short ones, each left out where it finds no room
+SHORT = (6, 5, 4, 5, 4)  # dashes of the short curves, each left out where it finds no room
 AWAY = -(1 << 14)  # where the points of a curve are that was left out
 
 # A heading is one of 256. Floating-point numbers are in this table only, and no entry is near the middle between two
@@ -46,6 +46,7 @@ SHARPEST, WOBBLE = 19, 9  # headings that a curve turns by from dash to dash at 
 
 BEGUN = 8192  # images of a chunk; one in five is finished
 TRIES = 64  # for each curve
+FEWEST, MOST = 4, 16  # dashes of the long curves: less is a spot, more finds no room
 
 HARD = "curv_contour_length_14"
 RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
@@ -58,7 +59,9 @@ class Pathfinder:
 
     path: the official folder pathfinder32, of which the hard set is taken, or one of its sets. All its images are
     shuffled by the seed, and eight tenths are to train on, one is for development and one for the test.
-    Without a path, as many images as said are generated from the seed.
+    Without a path, as many images as said are generated from the seed, with `dashes` in each of the two long curves.
+    balanced: where the discs are tells nothing of the label; otherwise the second curve lies anywhere, and discs that
+    are near each other are likelier on one curve.
     """
 
     path: Path | None = None
@@ -66,6 +69,12 @@ class Pathfinder:
     dev: int = 20_000
     test: int = 20_000
     seed: int = 0
+    dashes: int = 14
+    balanced: bool = True
+
+    def __post_init__(self) -> None:
+        if not FEWEST <= self.dashes <= MOST:
+            raise ValueError(f"dashes must be {FEWEST} to {MOST}, got {self.dashes}")
 
     @property
     def name(self) -> str:
@@ -79,9 +88,10 @@ class Pathfinder:
         if self.path is not None:
             return read_official(Path(self.path), self.seed)
         counts = Counts(self.train, self.dev, self.test)
+        kind = f"{self.dashes}{'' if self.balanced else 'u'}"
         images = cached(
-            f"pathfinder-{counts.all}-{self.seed}-{CHECKSUM[:8]}",
-            partial(generate, counts.all, self.seed),
+            f"pathfinder-{counts.all}-{self.seed}-{kind}-{CHECKSUM[:8]}",
+            partial(generate, counts.all, self.seed, self.dashes, self.balanced),
             CHECKSUM if self == Pathfinder() else None,
         )
         return counts.split(images)
@@ -92,26 +102,27 @@ def sequences_of(images: Images) -> Sequences:
     return Sequences(1 + images.reshape(-1).astype(np.int16), np.arange(0, images.size + 1, SIDE**2, dtype=np.int64))
 
 
-def generate(images: int, seed: int) -> Labelled:
-    return collect(chunk, images, seed, doing="generating Pathfinder", length=SIDE**2)
+def generate(images: int, seed: int, dashes: int = 14, balanced: bool = True) -> Labelled:
+    make = partial(chunk, dashes=dashes, balanced=balanced)
+    return collect(make, images, seed, doing="generating Pathfinder", length=SIDE**2)
 
 
-def chunk(draws: Draws) -> Labelled:
+def chunk(draws: Draws, dashes: int, balanced: bool) -> Labelled:
     """As many images of one label as of the other.
 
-    The curve that starts at a ends at b; the other one starts at c, the mirror image of b in the line from the middle
-    of the image through a. A coin that is thrown when both lie puts the discs on a and b, or on a and c. So the curves
-    are the same for both labels, and so are the places of the discs: in the circle of the long curves no direction is
-    likelier than another.
+    The curve that starts at a ends at b; the other one starts at c. A coin that is thrown when both lie puts the discs
+    on a and b, or on a and c. So the curves are the same for both labels. Balanced, so are the places of the discs: c
+    is the mirror image of b in the line from the middle of the image through a, and in the circle of the long curves
+    no direction is likelier than another.
     """
-    first, second = long_curves(draws)
+    first, second = long_curves(draws, dashes, balanced)
     coin = draws.below(2, len(first) // 2)
     labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)
     a, b, c = first.points[..., 0], first.points[..., -1], second.points[..., 0]  # [2, N]
     discs = np.stack([a, np.where(labels == 1, b, c)])  # [2 discs, 2, N]
     curves = [first, second]
-    for dashes in SHORT:
-        curves.append(place(draws, dashes, in_square, np.concatenate([curve.points for curve in curves], axis=-1)))
+    for few in SHORT:
+        curves.append(place(draws, few, in_square, np.concatenate([curve.points for curve in curves], axis=-1)))
     return Labelled(sequences_of(drawn(curves, discs)), labels)
 
 
@@ -133,18 +144,26 @@ class Curves:
         return self.points[0, :, 0] != AWAY
 
 
-def long_curves(draws: Draws) -> tuple[Curves, Curves]:
+def long_curves(draws: Draws, dashes: int, balanced: bool) -> tuple[Curves, Curves]:
     """An even number of both."""
-    first = place(draws, LONG, in_circle, np.empty((2, BEGUN, 0), np.int32))
+    room = in_circle if balanced else in_square
+    first = place(draws, dashes, room, np.empty((2, BEGUN, 0), np.int32))
     a, b = first.points[..., 0], first.points[..., -1]
-    c = mirrored(a, b)
-    far = ((a - b) ** 2).sum(axis=0) >= DISCS_APART**2
-    free = np.flatnonzero(first.there & far & apart(c[..., None], first.points))
-    first, c = first.of(free), c[:, free]
-    second = place(draws, LONG, in_circle, first.points, c)
-    both = np.flatnonzero(second.there)
+    good = first.there & far(a, b)
+    c = mirrored(a, b) if balanced else None
+    if c is not None:
+        good &= apart(c[..., None], first.points)
+    free = np.flatnonzero(good)
+    first, c = first.of(free), None if c is None else c[:, free]
+    second = place(draws, dashes, room, first.points, c)
+    both = np.flatnonzero(second.there & (balanced | far(first.points[..., 0], second.points[..., 0])))
     both = both[: len(both) // 2 * 2]
     return first.of(both), second.of(both)
+
+
+def far(a: Points, b: Points) -> Truths:
+    """Whether there is room for two discs."""
+    return ((a - b) ** 2).sum(axis=0) >= DISCS_APART**2
 
 
 def mirrored(a: Points, b: Points) -> Points:
