@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 import pytest
@@ -28,7 +29,9 @@ ATTENTIONS = {
 TINY = SequenceConfig(
     LongShort(4, 3), classes=5, length=40, layers=2, width=16, heads=2, feedforward=24, head=12, vocabulary=20
 )
+MASKED = MaskedConfig(**vars(TINY))
 each = pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
+pooled = pytest.mark.parametrize("pooling", ["cls", "mean"])
 
 
 def model_of(config=TINY, seed=0, **changes):
@@ -44,27 +47,30 @@ def tokens(n, batch=3, seed=0):
     return torch.randint(1, TINY.vocabulary, (batch, n), generator=torch.Generator().manual_seed(seed))
 
 
+@pooled
 @each
 @pytest.mark.parametrize("n", [1, 7, 33])
-def test_padding_changes_nothing(attention, n):
-    model = model_of(attention=attention)
+def test_padding_changes_nothing(attention, n, pooling):
+    model = model_of(attention=attention, pooling=pooling)
     x = tokens(n)
     padded = torch.cat([x, torch.zeros(3, 40 - n, dtype=torch.long)], dim=1)
     torch.testing.assert_close(model(padded), model(x), atol=1e-12, rtol=0)
 
 
+@pooled
 @each
-def test_a_batch_is_its_sequences(attention):
-    model = model_of(attention=attention)
+def test_a_batch_is_its_sequences(attention, pooling):
+    model = model_of(attention=attention, pooling=pooling)
     x = tokens(20)
     x[1, 8:] = 0
     alone = torch.cat([model(x[:1]), model(x[1:2, :8]), model(x[2:])])
     torch.testing.assert_close(model(x), alone, atol=1e-12, rtol=0)
 
 
+@pooled
 @each
-def test_every_token_and_every_weight_matters(attention):
-    model = model_of(attention=attention)
+def test_every_token_and_every_weight_matters(attention, pooling):
+    model = model_of(attention=attention, pooling=pooling)
     model.encoder.embedding.register_forward_hook(lambda module, given, out: seen.append(out) or out.retain_grad())
     seen = []
     model(tokens(24)).square().sum().backward()
@@ -74,11 +80,33 @@ def test_every_token_and_every_weight_matters(attention):
         "rank") == 0 else [])  # fmt: skip
 
 
+@pooled
 @each
-def test_the_order_of_tokens_matters(attention):
-    learned = model_of(attention=attention)
+def test_the_order_of_tokens_matters(attention, pooling):
+    learned = model_of(attention=attention, pooling=pooling)
     x = tokens(24)
     assert not torch.allclose(learned(x), learned(x.flip(1)))
+
+
+def test_the_mean_is_over_real_tokens_and_there_is_no_cls():
+    model = model_of(pooling="mean")
+    assert not any("cls" in name for name in model.state_dict())
+    assert [block.attention.global_tokens for block in model.encoder.blocks] == [0, 0]
+    x = tokens(9)
+    x[0, 4:] = 0
+    features = model.encoder(x)
+    assert features.shape == (3, 9, 16)
+    expected = torch.stack([features[0, :4].mean(0), features[1].mean(0), features[2].mean(0)])
+    torch.testing.assert_close(model.encoder(x, pooled=True), expected)
+    torch.testing.assert_close(model(x), model.head(expected))
+
+
+@pooled
+def test_a_masked_model_has_a_guess_for_each_token(pooling):
+    model = model_of(replace(MASKED, pooling=pooling))
+    x = tokens(9)
+    assert model(x).shape == (3, 9, TINY.vocabulary)
+    torch.testing.assert_close(model(x), model.tokens(model.encoder(x)[:, int(pooling == "cls") :]))
 
 
 def test_without_positions_full_attention_knows_no_order():
@@ -91,8 +119,8 @@ def test_without_positions_full_attention_knows_no_order():
 
 def test_all_padding_gives_numbers():
     x = torch.zeros(2, 9, dtype=torch.long)
-    for attention in ATTENTIONS.values():
-        model = model_of(attention=attention)
+    for attention, pooling in product(ATTENTIONS.values(), ["cls", "mean"]):
+        model = model_of(attention=attention, pooling=pooling)
         scores = model(x)
         scores.sum().backward()
         assert scores.isfinite().all()
@@ -224,6 +252,7 @@ def test_dropout_is_for_training():
         (dict(layers=1.5), "layers must be a whole number"),
         (dict(width=15), "width 15 is not divisible by heads 2"),
         (dict(positions="some"), "positions must be 'learned' or 'none', got 'some'"),
+        (dict(pooling="max"), "pooling must be 'cls' or 'mean', got 'max'"),
         (dict(dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
         (dict(attention_dropout=-0.1), "attention_dropout must be at least 0"),
         (dict(attention=LongShort(0, 0)), "window and rank are both 0"),

@@ -28,6 +28,7 @@ class SequenceConfig:
     attention: such as LongShort(window=8, rank=32); every layer has one.
     length: the most tokens of a sequence; positions are learned for so many, unless they are "none" (for an attention
     that knows positions by itself).
+    pooling: what stands for a sequence, the CLS token or the mean over its tokens; then there is no CLS.
     dropout is on the embeddings, inside the feed-forward layers and on what each layer adds; attention_dropout is on
     attention weights, where an attention has them.
     """
@@ -42,6 +43,7 @@ class SequenceConfig:
     head: int = 128
     vocabulary: int = 512
     positions: Literal["learned", "none"] = "learned"
+    pooling: Literal["cls", "mean"] = "cls"
     dropout: float = 0.0
     attention_dropout: float = 0.0
 
@@ -53,6 +55,8 @@ class SequenceConfig:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
         if self.positions not in ("learned", "none"):
             raise ValueError(f"positions must be 'learned' or 'none', got {self.positions!r}")
+        if self.pooling not in ("cls", "mean"):
+            raise ValueError(f"pooling must be 'cls' or 'mean', got {self.pooling!r}")
         for name in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
@@ -106,10 +110,11 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens [B, N] to features [B, 1 + N, C], of which the first, the CLS token's, stands for all.
+    """Tokens [B, N] to features [B, 1 + N, C], CLS's first, or without CLS [B, N, C]; pooled, to what stands for each
+    sequence, [B, C].
 
-    CLS comes before the last layer, and is a global token there. A classifier wants its features alone, [B, 1, C]:
-    with cls_alone, much of that layer is left out.
+    CLS comes before the last layer, and is a global token there. Where its features alone are wanted, much of that
+    layer is left out.
     """
 
     def __init__(self, config: SequenceConfig) -> None:
@@ -118,18 +123,16 @@ class Encoder(nn.Module):
         self.embedding = Embedding(config.vocabulary, config.width)
         learned = config.positions == "learned"
         self.positions = nn.Embedding(config.length, config.width) if learned else None
-        self.cls = nn.Parameter(torch.empty(config.width))
+        self.cls = nn.Parameter(torch.empty(config.width)) if config.pooling == "cls" else None
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, int(i == config.layers - 1)) for i in range(config.layers))
+        last = config.layers - 1
+        self.blocks = nn.ModuleList(Block(config, int(i == last and self.cls is not None)) for i in range(last + 1))
         self.norm = nn.LayerNorm(config.width)
-        for table in (
-            self.embedding.weight,
-            self.cls,
-            *(() if self.positions is None else self.positions.parameters()),
-        ):
-            nn.init.normal_(table, std=0.02)
+        for table in (self.embedding.weight, self.cls, None if self.positions is None else self.positions.weight):
+            if table is not None:
+                nn.init.normal_(table, std=0.02)
 
-    def forward(self, tokens: Tensor, cls_alone: bool = False) -> Tensor:
+    def forward(self, tokens: Tensor, pooled: bool = False) -> Tensor:
         if tokens.dim() != 2 or tokens.shape[1] < 1 or tokens.is_floating_point():
             raise ValueError(
                 f"tokens must be whole numbers [batch, at least 1], got {tokens.dtype} {tuple(tokens.shape)}"
@@ -146,9 +149,14 @@ class Encoder(nn.Module):
         *lower, last = self.blocks
         for block in lower:
             x = block(x, mask)
+        if self.cls is None:
+            x = self.norm(last(x, mask))
+            return mean(x, mask) if pooled else x
         x = torch.cat([self.cls.to(x.dtype).expand(len(x), 1, -1), x], dim=1)  # [B, 1 + N, C]
         mask = nn.functional.pad(mask, (1, 0), value=True)
-        return self.norm(last(x, mask, count=1 if cls_alone else None))
+        if pooled:
+            return self.norm(last(x, mask, count=1))[:, 0]
+        return self.norm(last(x, mask))
 
     def embed(self, tokens: Tensor) -> Tensor:
         try:
@@ -157,6 +165,11 @@ class Encoder(nn.Module):
             found = f"from {tokens.min().item()} to {tokens.max().item()}"
             most = self.embedding.num_embeddings - 1
             raise ValueError(f"tokens must be numbers from 0 to {most}, and these are {found}") from None
+
+
+def mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Over real tokens: [B, N, C], [B, N] → [B, C]."""
+    return x.masked_fill(~mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
 
 def head(inputs: int, config: SequenceConfig) -> nn.Sequential:
@@ -200,7 +213,7 @@ class SequenceClassifier(Encoding, OnHub):
         self.head = head(config.width, config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.encoder(tokens, cls_alone=True)[:, 0])
+        return self.head(self.encoder(tokens, pooled=True))
 
 
 class PairClassifier(Encoding, OnHub):
@@ -211,7 +224,7 @@ class PairClassifier(Encoding, OnHub):
         self.head = head(4 * config.width, config)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:  # [B, N], [B, M] → [B, K]
-        a, b = (self.encoder(tokens, cls_alone=True)[:, 0] for tokens in (first, second))
+        a, b = (self.encoder(tokens, pooled=True) for tokens in (first, second))
         return self.head(torch.cat([a, b, a * b, a - b], dim=1))
 
 
@@ -223,4 +236,4 @@ class MaskedModel(Encoding, OnHub):
         self.tokens = nn.Linear(config.width, config.vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.tokens(self.encoder(tokens)[:, 1:])
+        return self.tokens(self.encoder(tokens)[:, -tokens.shape[1] :])  # without CLS
