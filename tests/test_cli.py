@@ -68,7 +68,10 @@ def below_a_file(tmp_path):
         (["train", "--help"], ["charlm.enwik8_small", "charlm.text", "charlm.enwik8_quick", "replay", "44M"]),
         (["train", "--help"], ["lra.listops", "lra.text", "lra.retrieval", "lra.image", "lra.pathfinder"]),
         (["train", "lra.listops", "--help"], ["--attention", "--brackets", "--data", "--out", "--resume", "--compile"]),
-        (["train", "lra.text", "--help"], ["--attention", "--protocol", "honest", "--data", "--steps"]),
+        (
+            ["train", "lra.text", "--help"],
+            ["--attention", "--protocol", "honest", "--data", "--steps", "20,000", "lists them"],
+        ),
         (["train", "charlm.text", "--help"], ["--path", "--preset", "--out", "--resume", "--steps", "--parallel"]),
         (["evaluate", "--help"], ["--protocol", "--split", "--context", "32768", "--corpus", "hub", "accuracy"]),
         (["generate", "--help"], ["--prompt", "standard input", "--temperature", "--top-k", "--top-p", "--seed"]),

@@ -87,9 +87,17 @@ def train_command(recipe: Callable[..., Any]) -> Callable[..., None]:
     hints = {**get_type_hints(common), **get_type_hints(recipe)}
     command.__annotations__ = {p.name: hints[p.name] for p in options}
     about, _, arguments = (inspect.getdoc(recipe) or "").partition("Args:")
-    told = "\n".join(line for line in COMMON.splitlines() if line.split(":")[0].strip() not in theirs)
+    named = {line.split(":")[0].strip(): line for line in COMMON.splitlines()}
+    told = "\n".join(line + own_value(recipe, name) for name, line in named.items() if name not in theirs)
     command.__doc__ = f"{about}\nArgs:{arguments}\n{told}\n"
     return command
+
+
+def own_value(recipe: Callable[..., Any], name: str) -> str:
+    """What a recipe has for an option that is not given, where it needs nothing else to say so."""
+    needed = any(p.default is p.empty for p in inspect.signature(recipe).parameters.values())
+    value = None if needed else getattr(recipe(), name, None)
+    return "" if value is None else f"; the recipe's: {value:,}" if type(value) is int else f"; the recipe's: {value}"
 
 
 COMMON = """    out: the run gets a folder of its name in this one

@@ -97,7 +97,7 @@ def listops(attention: str = "8,32", brackets: bool = False, data: Path | None =
     Command: longshort train lra.listops --attention 16,2, then longshort evaluate out/lra.listops.w16r2.seed0
 
     Args:
-        attention: WINDOW,RANK, or a baseline's name
+        attention: WINDOW,RANK, or full, linformer, or another baseline (a wrong name lists them)
         brackets: with closing brackets
         data: folder with the official basic_train.tsv, basic_val.tsv, basic_test.tsv; generated unless given
         seed: of weights, dropout and the order of examples
@@ -125,7 +125,7 @@ def text(
     Command: longshort train lra.text --attention 1,1, then longshort evaluate out/lra.text.w1r1.seed0
 
     Args:
-        attention: WINDOW,RANK, or a baseline's name
+        attention: WINDOW,RANK, or full, linformer, or another baseline (a wrong name lists them)
         data: IMDb: the folder aclImdb, its tar, or a folder of .jsonl or .parquet files
         protocol: honest chooses the checkpoint on a tenth of the training set, paper on the test set
         seed: of weights, dropout and the order of examples
@@ -152,7 +152,7 @@ def retrieval(attention: str = "8,32", data: Path | None = None, seed: int = 0) 
     Command: longshort train lra.retrieval, then longshort evaluate out/lra.retrieval.w8r32.seed0
 
     Args:
-        attention: WINDOW,RANK, or a baseline's name
+        attention: WINDOW,RANK, or full, linformer, or another baseline (a wrong name lists them)
         data: folder with the official new_aan_pairs.train.tsv and so on, or with the AAN reconstruction
         seed: of weights, dropout and the order of examples
     """
@@ -176,7 +176,7 @@ def image(attention: str = "8,32", pooling: Pooling = "cls", data: Path | None =
     Command: longshort train lra.image, then longshort evaluate out/lra.image.w8r32.seed0
 
     Args:
-        attention: WINDOW,RANK, or a baseline's name
+        attention: WINDOW,RANK, or full, linformer, or another baseline (a wrong name lists them)
         pooling: what stands for a picture, a CLS token or the mean over its pixels
         data: CIFAR-10: cifar-10-python.tar.gz, its folder, or a folder of grey sheets
         seed: of weights, dropout and the order of examples
@@ -200,7 +200,7 @@ def pathfinder(
     Command: longshort train lra.pathfinder, then longshort evaluate out/lra.pathfinder.w8r32.seed0
 
     Args:
-        attention: WINDOW,RANK, or a baseline's name
+        attention: WINDOW,RANK, or full, linformer, or another baseline (a wrong name lists them)
         dashes: of each of the two long curves, in generated pictures
         balanced: generate pictures where the places of the points tell nothing
         pooling: what stands for a picture, a CLS token or the mean over its pixels
