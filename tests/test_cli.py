@@ -72,6 +72,7 @@ def below_a_file(tmp_path):
             ["train", "lra.text", "--help"],
             ["--attention", "--protocol", "honest", "--data", "--steps", "20,000", "lists them"],
         ),
+        (["train", "charlm.enwik8_small", "--help"], ["has 430,000 + 50,000 + 50,000"]),
         (["train", "charlm.text", "--help"], ["--path", "--preset", "--out", "--resume", "--steps", "--parallel"]),
         (["evaluate", "--help"], ["--protocol", "--split", "--context", "32768", "--corpus", "hub", "accuracy"]),
         (["generate", "--help"], ["--prompt", "standard input", "--temperature", "--top-k", "--top-p", "--seed"]),

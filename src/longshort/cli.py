@@ -88,23 +88,27 @@ def train_command(recipe: Callable[..., Any]) -> Callable[..., None]:
     command.__annotations__ = {p.name: hints[p.name] for p in options}
     about, _, arguments = (inspect.getdoc(recipe) or "").partition("Args:")
     named = {line.split(":")[0].strip(): line for line in COMMON.splitlines()}
-    told = "\n".join(line + own_value(recipe, name) for name, line in named.items() if name not in theirs)
+    own = own_values(recipe)
+    told = "\n".join(line + own.get(name, "") for name, line in named.items() if name not in theirs)
     command.__doc__ = f"{about}\nArgs:{arguments}\n{told}\n"
     return command
 
 
-def own_value(recipe: Callable[..., Any], name: str) -> str:
-    """What a recipe has for an option that is not given, where it needs nothing else to say so."""
-    needed = any(p.default is p.empty for p in inspect.signature(recipe).parameters.values())
-    value = None if needed else getattr(recipe(), name, None)
-    return "" if value is None else f"; the recipe's: {value:,}" if type(value) is int else f"; the recipe's: {value}"
+def own_values(recipe: Callable[..., Any]) -> dict[str, str]:
+    """What a recipe has for options that are not given, where it needs nothing else to say so."""
+    if any(p.default is p.empty for p in inspect.signature(recipe).parameters.values()):
+        return {}
+    run = recipe()
+    values = {name: f"{getattr(run, name):,}" for name in ("log_every", "evaluate_every", "save_every")}
+    values["steps"] = " + ".join(f"{each.steps:,}" for each in run.chain)
+    return {name: f"; the recipe has {value}" for name, value in values.items()}
 
 
 COMMON = """    out: the run gets a folder of its name in this one
     resume: go on from the last checkpoint
     cpu: leave the GPU alone
     parallel: with several processes, each has the whole model (ddp) or a share of it (fsdp)
-    steps: so many, not the recipe's or those that a resumed run began with; in every run of a chain, and schedules fit
+    steps: other than the recipe's or those that a resumed run began with; in every run of a chain, and schedules fit
     accumulate: divide each batch into so many parts, for less memory
     precision: auto is bf16 where a GPU has it, else fp32
     compile: use torch.compile on a GPU

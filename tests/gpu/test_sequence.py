@@ -37,15 +37,16 @@ def batch(count=1, n=500):
     return tuple(t.masked_fill(torch.arange(n) >= ends, 0) for t in tokens), torch.zeros(8, dtype=torch.long)
 
 
-def gradients_of(model):
-    """All as one vector: some are 0 but for rounding, such as that of a bias that softmax takes out again."""
-    return torch.cat([p.grad.double().flatten().cpu() for p in model.parameters() if p.numel() and p.grad is not None])
-
-
 @pytest.mark.parametrize("pair", [False, True], ids=["one", "pair"])
 @pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
-@pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-4), (True, 5e-2)], ids=["float32", "bfloat16"])
-def test_a_compiled_graph_gives_the_exact_gradients(attention, pair, half, tolerance):
+@pytest.mark.parametrize(
+    ("half", "loss_off", "off", "noise"),
+    [(False, 1e-5, 1e-3, 1e-6), (True, 5e-3, 0.3, 1e-5)],  # seen on a CPU, at most: 2e-7, 1e-6, 1e-9; 2e-3, 0.2, 4e-6
+    ids=["float32", "bfloat16"],
+)
+def test_a_compiled_graph_gives_the_exact_gradients(attention, pair, half, loss_off, off, noise):
+    """Each weight's, up to a share of its own, and of all together: some are 0 but for rounding, such as that of a bias
+    that softmax takes out again."""
     torch.manual_seed(0)
     model = (PairConfig if pair else SequenceConfig)(attention, classes=2, length=512).build()
     tokens, labels = batch(2 if pair else 1)
@@ -69,9 +70,15 @@ def test_a_compiled_graph_gives_the_exact_gradients(attention, pair, half, toler
     for _ in range(5):  # plainly, captured, replayed
         model.zero_grad(set_to_none=True)
         loss, _ = compute(given, None)
-    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
-    found, wanted = gradients_of(model), gradients_of(exact)
-    assert (found - wanted).norm() <= tolerance * wanted.norm()
+    assert loss.item() == pytest.approx(expected.item(), rel=loss_off)
+    wanted = {name: p.grad for name, p in exact.named_parameters() if p.grad is not None}
+    whole = torch.cat([g.flatten() for g in wanted.values()]).norm()
+    wrong = {
+        name: (p.grad.double().cpu() - wanted[name]).norm().item()
+        for name, p in model.named_parameters()
+        if name in wanted
+    }
+    assert {n for n, e in wrong.items() if e > off * wanted[n].norm() + noise * whole} == set()
 
 
 def padded(dtype=torch.bfloat16):

@@ -134,20 +134,20 @@ def test_the_cls_token_is_global_and_in_the_last_layer_alone():
 
 
 @dataclass(frozen=True)
-class KnowsNoCount:
-    """An attention that computes all outputs whatever is wanted."""
+class Cuts:
+    """An attention that computes all outputs, and leaves away what is not wanted."""
 
     counts_padding: ClassVar[bool] = False
 
     def build(self, width, heads, max_length, **_):
         class Means(nn.Linear):
-            def forward(self, x, mask):
-                return super().forward((x * mask[..., None]).cumsum(1) + x.flip(1))
+            def forward(self, x, mask=None, count=None):
+                return super().forward((x * mask[..., None]).cumsum(1) + x.flip(1))[:, :count]
 
         return Means(width, width)
 
 
-@pytest.mark.parametrize("attention", [*ATTENTIONS.values(), KnowsNoCount()], ids=[*ATTENTIONS, "knows no count"])
+@pytest.mark.parametrize("attention", [*ATTENTIONS.values(), Cuts()], ids=[*ATTENTIONS, "cuts"])
 def test_a_classifier_gives_what_all_features_would(attention):
     """And so do its gradients: what it leaves out is what no score depends on."""
     model = model_of(attention=attention)
@@ -222,8 +222,8 @@ class Alone(nn.Linear):
     def __init__(self, width):
         super().__init__(width, width)
 
-    def forward(self, x, mask=None):
-        return super().forward(x)
+    def forward(self, x, mask=None, count=None):
+        return super().forward(x[:, :count])
 
 
 def test_an_attention_of_ones_own_is_read_with_its_config(tmp_path, capsys):

@@ -25,6 +25,16 @@ def test_its_gradient_has_a_gradient():
     assert torch.autograd.gradgradcheck(lambda w: Lookup.apply(w, tokens, 8).square(), (weight,))
 
 
+def test_gradients_of_each_sample():
+    weight, tokens = torch.randn(7, 5), torch.randint(0, 7, (3, 9))
+
+    def loss(weight, tokens):
+        return Lookup.apply(weight, tokens, 4).square().sum()
+
+    found = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(weight, tokens)
+    torch.testing.assert_close(found, torch.stack([torch.func.grad(loss)(weight, t) for t in tokens]))
+
+
 def test_state_and_errors_are_those_of_an_embedding():
     ours, theirs = Embedding(7, 5), torch.nn.Embedding(7, 5)
     ours.load_state_dict(theirs.state_dict())

@@ -266,3 +266,12 @@ def test_a_line_takes_its_own_folder_where_there_is_one(tmp_path):
         (tmp_path / folder).mkdir(exist_ok=True)
     for each in LINES:
         assert each.run(0, tmp_path).task.source.path == tmp_path / each.task.folder
+
+
+def test_pictures_of_another_kind_and_the_mean_are_other_runs():
+    usual, unlike = pathfinder(), pathfinder(dashes=9, balanced=False, pooling="mean")
+    assert usual.name == "lra.pathfinder.w8r32.seed0" and usual.task.source == Pathfinder()
+    assert unlike.name == "lra.pathfinder9_unbalanced_mean.w8r32.seed0"
+    assert unlike.task.source == Pathfinder(dashes=9, balanced=False) and unlike.model.pooling == "mean"
+    assert image().model.pooling == "cls" and image(pooling="mean").model.pooling == "mean"
+    assert image(pooling="mean").name == "lra.image_mean.w8r32.seed0"

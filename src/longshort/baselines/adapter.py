@@ -24,8 +24,8 @@ def imported(module: str) -> ModuleType:
 
 
 class Adapter(nn.Module):
-    """forward(x, mask=None) for 1 to max_length tokens, around an attention that takes multiples of `multiple` from
-    `least` on: other lengths are padded, with a mask, and cut again.
+    """forward(x, mask=None, count=None) for 1 to max_length tokens, around an attention that takes multiples of
+    `multiple` from `least` on: other lengths are padded, with a mask, and cut again.
     """
 
     def __init__(self, width: int, heads: int, max_length: int, *, multiple: int = 1, least: int = 1) -> None:
@@ -40,7 +40,7 @@ class Adapter(nn.Module):
     def padded(self, tokens: int) -> int:
         return -(-max(tokens, self.least) // self.multiple) * self.multiple
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, count: int | None = None) -> Tensor:
         if x.dim() != 3 or x.shape[2] != self.width or not 1 <= x.shape[1] <= self.max_length:
             raise ValueError(
                 f"x must be [batch, 1 to {self.max_length} tokens, width {self.width}], got {tuple(x.shape)}"
@@ -53,7 +53,7 @@ class Adapter(nn.Module):
         if missing:
             mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
             x, mask = F.pad(x, (0, 0, 0, missing)), F.pad(mask, (0, missing))
-        return self.attend(x, mask)[:, :tokens]
+        return self.attend(x, mask)[:, : tokens if count is None else count]
 
     def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x: [B, N, C], 0 in the padding, N as the package wants it. mask: [B, N]."""

@@ -29,7 +29,7 @@ def macs_of(line: Line) -> float:
     assert isinstance(config, SequenceConfig)
     model = config.build()
     assert isinstance(model, SequenceClassifier | PairClassifier)
-    texts, parts = (2, 4) if isinstance(model, PairClassifier) else (1, 1)
+    texts, parts = (2, 4) if isinstance(model, PairClassifier) else (1, 1)  # of what the head sees
     encoding = count(model.encoder, torch.ones(1, config.length - 1, dtype=torch.long))
     scoring = count(model.head, torch.ones(1, parts * config.width))
     return (texts * encoding + scoring) / 1e9
@@ -40,7 +40,9 @@ def bench_macs(lines: Sequence[Line], out: Path, *, console: Console) -> list[di
     from rich.table import Table
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    table = Table(title="10⁹ multiply-accumulates of one sample, as fvcore counts", title_justify="left")
+    table = Table(
+        title="10⁹ multiply-accumulates of one sample, as fvcore counts, of all tokens' features", title_justify="left"
+    )
     for column in ("task", "attention", "paper", "counted", ""):
         table.add_column(column, justify="right" if column in ("paper", "counted") else "left")
     facts = []

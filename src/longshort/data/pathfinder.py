@@ -1,6 +1,6 @@
 """Pathfinder: are two discs the ends of one dashed curve, or of two? Generated, or read from the official files.
 
-An image has two long curves, which have the discs, and short ones that only distract. N images, or one curve of each
+An image has two long curves, which have the discs, and others that only distract. N images, or one curve of each
 of them; D dashes of a curve; P = D + 2 points: its start, the middles of its dashes, its end. Lengths are in 64ths of a
 pixel.
 """
@@ -34,7 +34,8 @@ MIDDLE = SIDE * UNIT // 2
 DASH, PERIOD, THICK = 88, 144, 56  # a dash is that long and thick, and the next one begins that much later
 TIP, RADIUS = 60, 84  # from the middle of the last dash to the end of the curve, where a disc may be; its radius
 BORDER, APART, DISCS_APART = 104, 216, 352  # from points to the edge of the image; between points of two curves; discs
-SHORT = (6, 5, 4, 5, 4)  # dashes of the short curves, each left out where it finds no room
+LONG, SHORT = 14, (6, 5, 4, 5, 4)  # dashes of the long curves, unless told otherwise; of those that only distract, each
+# left out where it finds no room
 AWAY = -(1 << 14)  # where the points of a curve are that was left out
 
 # A heading is one of 256. Floating-point numbers are in this table only, and no entry is near the middle between two
@@ -44,9 +45,9 @@ _ANGLES = 2 * np.pi / HEADINGS * np.arange(HEADINGS)
 DIRECTIONS = np.rint(ONE * np.stack([np.cos(_ANGLES), np.sin(_ANGLES)])).astype(np.int32)  # [2, HEADINGS]
 SHARPEST, WOBBLE = 19, 9  # headings that a curve turns by from dash to dash at most, and by which the turn changes
 
-BEGUN = 8192  # images of a chunk; one in five is finished
+BEGUN = 8192  # images of a chunk, of which some are finished: of the default one in five
 TRIES = 64  # for each curve
-FEWEST, MOST = 4, 16  # dashes of the long curves: less is a spot, more finds no room
+FEWEST, MOST = 4, 16  # dashes of the long curves: less is a spot, more hardly ever finds room
 
 HARD = "curv_contour_length_14"
 RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
@@ -69,16 +70,29 @@ class Pathfinder:
     dev: int = 20_000
     test: int = 20_000
     seed: int = 0
-    dashes: int = 14
+    dashes: int = LONG
     balanced: bool = True
 
     def __post_init__(self) -> None:
+        if self.path is not None and not self.usual:
+            raise ValueError("dashes and balanced are of generated images, but a path to official ones is given")
         if not FEWEST <= self.dashes <= MOST:
             raise ValueError(f"dashes must be {FEWEST} to {MOST}, got {self.dashes}")
 
     @property
+    def usual(self) -> bool:
+        return self.dashes == LONG and self.balanced
+
+    @property
+    def kind(self) -> str:
+        """In a few letters, such as 14 or 9_unbalanced."""
+        return f"{self.dashes}{'' if self.balanced else '_unbalanced'}"
+
+    @property
     def name(self) -> str:
-        return "Pathfinder, pictures of our own" if self.path is None else "Pathfinder, official"
+        if self.path is not None:
+            return "Pathfinder, official"
+        return "Pathfinder, pictures of our own" + ("" if self.usual else f", {self.kind}")
 
     @property
     def classes(self) -> int:
@@ -88,9 +102,8 @@ class Pathfinder:
         if self.path is not None:
             return read_official(Path(self.path), self.seed)
         counts = Counts(self.train, self.dev, self.test)
-        kind = f"{self.dashes}{'' if self.balanced else 'u'}"
         images = cached(
-            f"pathfinder-{counts.all}-{self.seed}-{kind}-{CHECKSUM[:8]}",
+            f"pathfinder-{counts.all}-{self.seed}-{self.kind}-{CHECKSUM[:8]}",
             partial(generate, counts.all, self.seed, self.dashes, self.balanced),
             CHECKSUM if self == Pathfinder() else None,
         )
@@ -102,7 +115,7 @@ def sequences_of(images: Images) -> Sequences:
     return Sequences(1 + images.reshape(-1).astype(np.int16), np.arange(0, images.size + 1, SIDE**2, dtype=np.int64))
 
 
-def generate(images: int, seed: int, dashes: int = 14, balanced: bool = True) -> Labelled:
+def generate(images: int, seed: int, dashes: int = LONG, balanced: bool = True) -> Labelled:
     make = partial(chunk, dashes=dashes, balanced=balanced)
     return collect(make, images, seed, doing="generating Pathfinder", length=SIDE**2)
 
@@ -115,7 +128,7 @@ def chunk(draws: Draws, dashes: int, balanced: bool) -> Labelled:
     is the mirror image of b in the line from the middle of the image through a, and in the circle of the long curves
     no direction is likelier than another.
     """
-    first, second = long_curves(draws, dashes, balanced)
+    first, second = (balanced_curves if balanced else curves_anywhere)(draws, dashes)
     coin = draws.below(2, len(first) // 2)
     labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)
     a, b, c = first.points[..., 0], first.points[..., -1], second.points[..., 0]  # [2, N]
@@ -144,19 +157,31 @@ class Curves:
         return self.points[0, :, 0] != AWAY
 
 
-def long_curves(draws: Draws, dashes: int, balanced: bool) -> tuple[Curves, Curves]:
-    """An even number of both."""
-    room = in_circle if balanced else in_square
+def balanced_curves(draws: Draws, dashes: int) -> tuple[Curves, Curves]:
+    """The second one starts at the mirror image of the first one's end."""
+    first = first_curves(draws, dashes, in_circle)
+    c = mirrored(first.points[..., 0], first.points[..., -1])
+    free = np.flatnonzero(apart(c[..., None], first.points))
+    first = first.of(free)
+    second = place(draws, dashes, in_circle, first.points, c[:, free])
+    return even(first, second, second.there)
+
+
+def curves_anywhere(draws: Draws, dashes: int) -> tuple[Curves, Curves]:
+    first = first_curves(draws, dashes, in_square)
+    second = place(draws, dashes, in_square, first.points)
+    return even(first, second, second.there & far(first.points[..., 0], second.points[..., 0]))
+
+
+def first_curves(draws: Draws, dashes: int, room: Room) -> Curves:
+    """With room for a disc at both ends."""
     first = place(draws, dashes, room, np.empty((2, BEGUN, 0), np.int32))
-    a, b = first.points[..., 0], first.points[..., -1]
-    good = first.there & far(a, b)
-    c = mirrored(a, b) if balanced else None
-    if c is not None:
-        good &= apart(c[..., None], first.points)
-    free = np.flatnonzero(good)
-    first, c = first.of(free), None if c is None else c[:, free]
-    second = place(draws, dashes, room, first.points, c)
-    both = np.flatnonzero(second.there & (balanced | far(first.points[..., 0], second.points[..., 0])))
+    return first.of(np.flatnonzero(first.there & far(first.points[..., 0], first.points[..., -1])))
+
+
+def even(first: Curves, second: Curves, good: Truths) -> tuple[Curves, Curves]:
+    """The good ones, an even number of both."""
+    both = np.flatnonzero(good)
     both = both[: len(both) // 2 * 2]
     return first.of(both), second.of(both)
 

@@ -6,7 +6,6 @@ B batch, N tokens, C width, V vocabulary, K classes. Token 0 pads.
 
 import json
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,18 +93,14 @@ class Block(nn.Module):
             dropout=config.attention_dropout,
             global_tokens=global_tokens,
         )
-        self.counts = "count" in signature(self.attention.forward).parameters
         self.feedforward_norm = nn.LayerNorm(config.width)
         self.feedforward = FeedForward(config.width, config.feedforward, dropout=config.dropout)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:  # [B, N, C], [B, N]
         """What all tokens come to, or the first `count` alone."""
-        told = {"count": count} if self.counts else {}
-        y = self.attention(self.attention_norm(x), mask, **told)
-        if count is not None:
-            x, y = x[:, :count], y[:, :count]
-        x = x + self.dropout(y)
+        y = self.attention(self.attention_norm(x), mask, count)
+        x = (x if count is None else x[:, :count]) + self.dropout(y)
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
 
 
@@ -169,7 +164,9 @@ class Encoder(nn.Module):
 
 def mean(x: Tensor, mask: Tensor) -> Tensor:
     """Over real tokens: [B, N, C], [B, N] → [B, C]."""
-    return x.masked_fill(~mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+    exact = torch.promote_types(x.dtype, torch.float32)
+    total = x.masked_fill(~mask[..., None], 0.0).sum(1, dtype=exact)
+    return (total / mask.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
 
 
 def head(inputs: int, config: SequenceConfig) -> nn.Sequential:

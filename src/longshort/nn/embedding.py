@@ -19,18 +19,18 @@ class Embedding(nn.Embedding):
     other; where there are few rows for many tokens, a GPU waits for just that. So it adds to several tables, and then
     those."""
 
-    def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__(vocabulary, width)
-
     def forward(self, tokens: Tensor) -> Tensor:
         tables = min(MOST, ROWS // self.num_embeddings)
-        if not tokens.is_cuda or tables < 2:
+        plain = self.padding_idx is None and self.max_norm is None and not (self.scale_grad_by_freq or self.sparse)
+        if not tokens.is_cuda or tables < 2 or not plain:
             return super().forward(tokens)
         return Lookup.apply(self.weight, tokens, tables)
 
 
 class Lookup(torch.autograd.Function):
     """weight[tokens], [V, C] and any whole numbers."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(weight: Tensor, tokens: Tensor, tables: int) -> Tensor:

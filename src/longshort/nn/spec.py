@@ -20,11 +20,10 @@ from longshort.ops.packed import packable, packed_attention
 class AttentionSpec(Protocol):
     """A frozen dataclass with an attention's own settings; the type is the registry.
 
-    It builds a module with forward(x, mask=None): [B, N, C] → [B, N, C], N at most max_length, mask [B, N] True on real
-    tokens. The first `global_tokens` of x should be seen by all and see all; an attention that knows no such tokens
-    takes them for ordinary ones. counts_padding: how much padding there is changes what real tokens come to.
-
-    forward may take `count` too: what the first `count` tokens come to is wanted alone, [B, count, C].
+    It builds a module with forward(x, mask=None, count=None): [B, N, C] → [B, N, C], N at most max_length, mask [B, N]
+    True on real tokens. With a count, what the first so many tokens come to is wanted alone, [B, count, C]. The first
+    `global_tokens` of x should be seen by all and see all; an attention that knows no such tokens takes them for
+    ordinary ones. counts_padding: how much padding there is changes what real tokens come to.
     """
 
     counts_padding: ClassVar[bool]
@@ -93,6 +92,6 @@ class FullAttention(nn.Module):
         if mask is not None and count is None and packable(q):
             y = packed_attention(q, k, v, mask, dropout)
         else:
-            seen = None if mask is None else mask[:, None, None, :]  # [B, H, N, N]
+            seen = None if mask is None else mask[:, None, None, :]  # [B, 1, 1, N]
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout)
         return self.out(rearrange(y, "b h n d -> b n (h d)"))
