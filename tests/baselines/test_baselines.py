@@ -57,10 +57,10 @@ def built(spec, **keywords):
     return spec.build(16, 2, LENGTH, **keywords)
 
 
-def seeded(layer, x, mask=None):
+def seeded(layer, x, mask=None, count=None):
     """Reformer's hashes and Sinkhorn's noise are drawn at every call."""
     torch.manual_seed(1)
-    return layer(x, mask)
+    return layer(x, mask, count)
 
 
 @each_spec
@@ -71,6 +71,13 @@ def test_any_length_up_to_the_longest(spec, tokens, training):
     y = layer(torch.randn(2, tokens, 16))
     assert y.shape == (2, tokens, 16)
     assert y.isfinite().all()
+
+
+@each_spec
+@pytest.mark.parametrize("count", [1, 5])
+def test_what_the_first_tokens_come_to_alone(spec, count):
+    layer, x = built(spec, global_tokens=2).eval(), torch.randn(2, 33, 16)
+    torch.testing.assert_close(seeded(layer, x, count=count), seeded(layer, x)[:, :count])
 
 
 @each_spec

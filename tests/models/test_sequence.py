@@ -15,6 +15,7 @@ from longshort.models.sequence import (
     PairConfig,
     SequenceClassifier,
     SequenceConfig,
+    mean,
 )
 from longshort.nn.spec import Full, LongShort
 
@@ -99,6 +100,11 @@ def test_the_mean_is_over_real_tokens_and_there_is_no_cls():
     expected = torch.stack([features[0, :4].mean(0), features[1].mean(0), features[2].mean(0)])
     torch.testing.assert_close(model.encoder(x, pooled=True), expected)
     torch.testing.assert_close(model(x), model.head(expected))
+
+
+def test_the_mean_does_not_overflow_in_16_bits():
+    x = torch.full((1, 4_000, 2), 20.0, dtype=torch.float16)
+    assert mean(x, torch.ones(1, 4_000, dtype=torch.bool)).tolist() == [[20.0, 20.0]]
 
 
 @pooled

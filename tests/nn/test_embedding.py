@@ -48,3 +48,9 @@ def test_sums_are_exact_in_16_bits():
     weight = torch.zeros(2, 3, dtype=torch.bfloat16, requires_grad=True)
     Lookup.apply(weight, torch.zeros(1_000, dtype=torch.long), 2).sum().backward()
     torch.testing.assert_close(weight.grad[0], torch.full((3,), 1_000.0, dtype=torch.bfloat16))
+
+
+def test_tables_are_for_small_vocabularies_that_are_only_looked_up():
+    assert [Embedding(rows, 3).tables for rows in (19, 512, 10_000, 30_000, 50_000)] == [64, 64, 3, 1, 1]
+    for more in (dict(padding_idx=0), dict(max_norm=1.0), dict(sparse=True), dict(scale_grad_by_freq=True)):
+        assert Embedding(19, 3, **more).tables == 1

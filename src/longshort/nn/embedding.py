@@ -19,12 +19,16 @@ class Embedding(nn.Embedding):
     other; where there are few rows for many tokens, a GPU waits for just that. So it adds to several tables, and then
     those."""
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        tables = min(MOST, ROWS // self.num_embeddings)
+    @property
+    def tables(self) -> int:
+        """How many; one where nn.Embedding has more to do than look up."""
         plain = self.padding_idx is None and self.max_norm is None and not (self.scale_grad_by_freq or self.sparse)
-        if not tokens.is_cuda or tables < 2 or not plain:
-            return super().forward(tokens)
-        return Lookup.apply(self.weight, tokens, tables)
+        return max(1, min(MOST, ROWS // self.num_embeddings)) if plain else 1
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.is_cuda and self.tables > 1:
+            return Lookup.apply(self.weight, tokens, self.tables)
+        return super().forward(tokens)
 
 
 class Lookup(torch.autograd.Function):
