@@ -21,7 +21,7 @@ from longshort.baselines import (
     Reformer,
     Sinkhorn,
 )
-from longshort.nn.spec import LongShort
+from longshort.nn.spec import Full, LongShort
 
 # performer-pytorch compares versions with distutils when it is imported
 pytestmark = pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning")
@@ -78,6 +78,13 @@ def test_any_length_up_to_the_longest(spec, tokens, training):
 def test_what_the_first_tokens_come_to_alone(spec, count):
     layer, x = built(spec, global_tokens=2).eval(), torch.randn(2, 33, 16)
     torch.testing.assert_close(seeded(layer, x, count=count), seeded(layer, x)[:, :count])
+
+
+@pytest.mark.parametrize("spec", [*SPECS, LongShort(4, 3), Full()], ids=lambda spec: type(spec).__name__)
+@pytest.mark.parametrize("count", [-1, 0, 10])
+def test_a_count_of_no_tokens_or_of_more_than_there_are_is_refused(spec, count):
+    with pytest.raises(ValueError, match=f"count must be 1 to 9, the number of tokens, got {count}"):
+        built(spec)(torch.randn(1, 9, 16), None, count)
 
 
 @each_spec

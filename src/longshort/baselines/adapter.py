@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longshort.ops.check import check_mask
+from longshort.ops.check import check_count, check_mask
 
 
 def imported(module: str) -> ModuleType:
@@ -46,6 +46,7 @@ class Adapter(nn.Module):
                 f"x must be [batch, 1 to {self.max_length} tokens, width {self.width}], got {tuple(x.shape)}"
             )
         check_mask("mask", mask, x, x.shape[1])
+        check_count(count, x)
         if mask is not None:
             x = x.masked_fill(~mask[..., None], 0.0)  # whatever stands in the padding, NaN included, reaches no one
         tokens = x.shape[1]

@@ -19,6 +19,8 @@ from longshort.nn.embedding import Embedding
 from longshort.nn.spec import AttentionSpec
 from longshort.record import fields_as_json, from_json
 
+Pooling = Literal["cls", "mean"]
+
 
 @dataclass(frozen=True)
 class SequenceConfig:
@@ -42,7 +44,7 @@ class SequenceConfig:
     head: int = 128
     vocabulary: int = 512
     positions: Literal["learned", "none"] = "learned"
-    pooling: Literal["cls", "mean"] = "cls"
+    pooling: Pooling = "cls"
     dropout: float = 0.0
     attention_dropout: float = 0.0
 

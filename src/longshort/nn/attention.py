@@ -25,7 +25,7 @@ from longshort.ops import (
     dynamic_projection,
     long_short_attention,
 )
-from longshort.ops.check import check_mask
+from longshort.ops.check import check_count, check_mask
 from longshort.ops.precision import autocast_dtype
 
 
@@ -152,6 +152,7 @@ class LongShortAttention(Projections):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, count: int | None = None) -> Tensor:
         """count: the first so many tokens' output is wanted alone; of global tokens it costs less than all."""
+        check_count(count, x)
         others = count is None or count > self.global_tokens
         y = attend(self, x, mask, self.geometry, self.global_tokens, rotary=self.rotary, others=others)
         return y if count is None else y[:, :count]

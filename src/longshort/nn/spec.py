@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from longshort.nn.attention import LongShortAttention
 from longshort.nn.positions import rotated, turns
+from longshort.ops.check import check_count
 from longshort.ops.packed import packable, packed_attention
 
 
@@ -82,6 +83,7 @@ class FullAttention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, count: int | None = None) -> Tensor:
+        check_count(count, x)
         queries = x if count is None else x[:, :count]
         q, k, v = self.query(queries), self.key(x), self.value(x)
         q, k, v = (rearrange(t, "b n (h d) -> b h n d", h=self.heads) for t in (q, k, v))

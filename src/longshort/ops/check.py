@@ -29,6 +29,12 @@ def check_together(tensors: Mapping[str, Tensor | None]) -> None:
         refuse(f"{first} must be floating point, got {reference.dtype}")
 
 
+def check_count(count: int | None, x: Tensor) -> None:
+    """Of the first tokens of x, [B, N, C], whose output is wanted."""
+    if count is not None and not 1 <= count <= x.shape[1]:
+        refuse(f"count must be 1 to {x.shape[1]}, the number of tokens, got {count}")
+
+
 def check_mask(name: str, mask: Tensor | None, like: Tensor, length: int) -> None:
     """Bool, [B, length], beside `like`, whose first axis is the batch."""
     if mask is None:

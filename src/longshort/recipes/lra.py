@@ -17,12 +17,11 @@ from longshort.data.cifar10 import Cifar10
 from longshort.data.imdb import Imdb
 from longshort.data.listops import VOCABULARY, ListOps
 from longshort.data.pathfinder import LONG, Pathfinder
-from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
+from longshort.models.sequence import MaskedConfig, PairConfig, Pooling, SequenceConfig
 from longshort.nn.spec import AttentionSpec, Full, LongShort
 from longshort.tasks import Classification, MaskedModelling, PairClassification
 from longshort.train import AdamW, Run, Schedule
 
-Pooling = Literal["cls", "mean"]
 ATTENTIONS: dict[str, AttentionSpec] = {
     "full": Full(),
     "linformer": baselines.Linformer(rank=256),
