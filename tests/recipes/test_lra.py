@@ -273,5 +273,5 @@ def test_pictures_of_another_kind_and_the_mean_are_other_runs():
     assert usual.name == "lra.pathfinder.w8r32.seed0" and usual.task.source == Pathfinder()
     assert unlike.name == "lra.pathfinder9_unbalanced_mean.w8r32.seed0"
     assert unlike.task.source == Pathfinder(dashes=9, balanced=False) and unlike.model.pooling == "mean"
-    assert image().model.pooling == "cls" and image(pooling="mean").model.pooling == "mean"
-    assert image(pooling="mean").name == "lra.image_mean.w8r32.seed0"
+    assert image().model.pooling == "mean" and image(pooling="cls").model.pooling == "cls"
+    assert image().name == "lra.image.w8r32.seed0" and image(pooling="cls").name == "lra.image_cls.w8r32.seed0"
