@@ -92,7 +92,7 @@ def listops(attention: str = "8,32", brackets: bool = False, data: Path | None =
     Paper, without brackets: 37.5 with 8,32; 38.4 with 16,2; 37.8 with 0,4; 37.1 with full. Ours, 4 seeds: 37.4, 38.4,
     37.3, 37.3; with brackets 37.6, 37.9, 37.6, 37.4.
 
-    Cost: 5,000 steps of about 1.7 ms on an H200; compiling and evaluations come on top.
+    Cost: 5,000 steps of 1.4 ms on an H200; compiling and evaluations come on top.
     Command: longshort train lra.listops --attention 16,2, then longshort evaluate out/lra.listops.w16r2.seed0
 
     Args:
@@ -147,7 +147,7 @@ def retrieval(attention: str = "8,32", data: Path | None = None, seed: int = 0) 
     Paper, on the official pairs: 81.8 with 8,32; 82.0 with 1,254; 81.9 with 0,256; 82.3 with full. Ours, on
     the AAN reconstruction: 84.8 with 8,32; 81.4 with full.
 
-    Cost: 30,000 steps of 6.3 ms on an H200, of 11.7 ms with full attention; compiling and evaluations come on top.
+    Cost: 30,000 steps of 6.1 ms on an H200, of 11.7 ms with full attention; compiling and evaluations come on top.
     Command: longshort train lra.retrieval, then longshort evaluate out/lra.retrieval.w8r32.seed0
 
     Args:
@@ -248,10 +248,13 @@ def of_pictures(
 
 
 def listops_modern(attention: str = "8,32", data: Path | None = None, seed: int = 0) -> Run:
-    """Beyond the paper: the same tiny model on ListOps with brackets, with today's habits. Ours: not yet run.
+    """Beyond the paper: the same tiny model on ListOps with brackets, with today's habits.
+    Ours with 8,32: 39.8, where the paper's training gives 37.6.
 
     Rotary positions instead of learned ones; first 30,000 steps of restoring masked tokens of the task's own training
     set, then 30,000 of the task; weight decay, a higher rate, dropout.
+
+    Cost: a step of the task takes 1.6 ms on an H200.
     Command: longshort train lra.listops_modern, then longshort evaluate out/lra.listops_modern.w8r32.seed0
 
     Args:
@@ -264,9 +267,12 @@ def listops_modern(attention: str = "8,32", data: Path | None = None, seed: int 
 
 
 def text_modern(attention: str = "8,32", data: Path | None = None, seed: int = 0) -> Run:
-    """Beyond the paper: the same tiny model on Text, with today's habits. Ours: not yet run.
+    """Beyond the paper: the same tiny model on Text, with today's habits.
+    Ours with 8,32: 86.3, where the paper's training gives 65.2.
 
     As lra.listops_modern; the checkpoint is chosen on a tenth of the training set.
+
+    Cost: a step of the task takes 2.7 ms on an H200.
     Command: longshort train lra.text_modern, then longshort evaluate out/lra.text_modern.w8r32.seed0
 
     Args:
