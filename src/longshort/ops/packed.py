@@ -32,9 +32,9 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: flo
     n = q.shape[2]
     tokens, places, starts = packing(mask)
     real = mask.flatten()[tokens, None, None]  # [T, 1, 1]
-    three = rearrange(torch.stack([q, k, v]), "t b h n d -> (b n) t h d")
-    three = Reorder.apply(three, tokens, places)
-    q, k, v = torch.where(real[..., None], three, 0.0).unbind(1)  # [T, H, D]
+    # One by one: as a stack, torch 2.11 compiles them to a tensor that is read with other strides than it is written.
+    flat = (rearrange(t, "b h n d -> (b n) h d") for t in (q, k, v))
+    q, k, v = (torch.where(real, Reorder.apply(t, tokens, places), 0.0) for t in flat)
     y = torch.where(real, flash(q, k, v, starts, n, dropout), 0.0)
     return rearrange(Reorder.apply(y, places, tokens), "(b n) h d -> b h n d", n=n)
 
