@@ -137,8 +137,8 @@ LINES = (
     Line(PATHFINDER, "performer", 77.05),
     Line(PATHFINDER, "nystromformer", 70.94),
     Line(PATHFINDER, "reformer", 69.36),
-    Line(MODERN_LISTOPS, "8,32", seeds=1),
+    Line(MODERN_LISTOPS, "8,32", seeds=2),
     Line(MODERN_LISTOPS, "full", seeds=1),
-    Line(MODERN_TEXT, "8,32", seeds=1),
+    Line(MODERN_TEXT, "8,32", seeds=2),
     Line(MODERN_TEXT, "full", seeds=1),
 )
