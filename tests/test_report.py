@@ -207,16 +207,21 @@ def test_a_report_interrupted_at_once_keeps_what_is_done(finished, tmp_path, beg
 
 
 def test_tasks_without_data_are_named_and_the_others_go_on(finished, tmp_path, begun):
+    """And those that have data of the same name elsewhere are not taken for it in silence."""
     _, found, _ = finished
-    without, printed = do(tmp_path)
-    assert begun == ALL[:2] and without[:2] == found[:2]
-    said = without[2].missing
+    console, empty = Console(file=io.StringIO(), width=200), tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(FileNotFoundError, match=r"want of data, see above: reviews \(--data FOLDER .* FOLDER/imdb\)$"):
+        report(Wish(LINES, tmp_path, cpu=True, table=LINES, data=empty), console=console)
+    facts, printed = json.loads((tmp_path / "lra.json").read_text())["lines"], console.file.getvalue()
+    assert begun == ALL[:2] and [fact["accuracy"] for fact in facts[:2]] == [each.accuracy for each in found[:2]]
+    said = facts[2]["missing"]
     assert said.startswith("IMDb is not in ") and "ai.stanford.edu" in said
     assert f"reviews: {said}" in printed and said in (tmp_path / "lra.md").read_text()
+    assert f"reviews: {empty / 'imdb'} is not there; as without --data\n" in printed
     assert cells(tmp_path, "4,2", "Reviews")[2] == NOT_RUN
     assert cells(tmp_path, "reviews", "Test-time")[3] == NOT_RUN
-    missing = [fact["missing"] for fact in json.loads((tmp_path / "lra.json").read_text())["lines"]]
-    assert missing == ["", "", said]
+    assert [fact["missing"] for fact in facts] == ["", "", said]
 
 
 def test_a_folder_of_data_that_is_not_there_is_refused(tmp_path, begun):
@@ -401,7 +406,7 @@ def test_several_at_a_time_find_what_one_after_the_other_finds(finished, data, t
     whole, found, _ = finished
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     together, printed = do(tmp_path, data=data, jobs=2)
-    assert "3 runs, 2 at a time" in printed and together == found
+    assert "3 to train, 2 at a time" in printed and together == found
     for name in ALL:
         assert f"{name}: " in (tmp_path / name / "output.txt").read_text()
         assert (tmp_path / name / JUDGED).read_bytes() == (whole / name / JUDGED).read_bytes()

@@ -33,7 +33,7 @@ def trained(
         for run in runs:
             yield run, outcome(partial(train_and_judge, run, out, cpu, console))
         return
-    console.print(f"{len(runs)} runs, {jobs} at a time", highlight=False)
+    console.print(f"{len(runs)} to train, {jobs} at a time", highlight=False)
     watch = Watch(out, console)
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     waiting = iter(runs)

@@ -95,6 +95,10 @@ def report(wish: Wish, *, console: Console) -> list[Found]:
         console.print("lines that are there for comparison alone are trained with --seeds N", highlight=False)
     if failed:
         raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
+    if data.missing:
+        places = {line.task.name: line.task.folder for line in wish.lines if line.task.name in data.missing}
+        wanted = ", ".join(f"{task} (--data FOLDER takes it from FOLDER/{place})" for task, place in places.items())
+        raise FileNotFoundError(f"not run for want of data, see above: {wanted}")
     return found
 
 
@@ -109,6 +113,9 @@ class Data:
     def read(self, console: Console) -> None:
         for line in {line.task.name: line for line in self.wish.lines}.values():
             task = line.run(0, self.wish.data).task
+            if self.wish.data is not None and not (here := self.wish.data / line.task.folder).exists():
+                said = f"{line.task.name}: {here} is not there; as without --data"
+                console.print(said, highlight=False, soft_wrap=True)
             try:
                 self.prints[line.task.name] = task.fingerprint()
             except (OSError, ValueError, ImportError) as error:
