@@ -87,6 +87,7 @@ def test_what_json_cannot_say_is_refused(value):
         (dict(steps=0), "steps must be at least 1, got 0"),
         (dict(accumulate=0), "accumulate must be at least 1, got 0"),
         (dict(save_every=-1), "save_every must be at least 1, got -1"),
+        (dict(seed=-1), "seed must be from 0 to 2,147,483,647, got -1"),
         (dict(precision="fp16"), "precision must be 'auto', 'fp32' or 'bf16', got 'fp16'"),
         (dict(clip=0.0), "clip must be above 0, got 0.0"),
         (dict(clip=float("nan")), "clip must be above 0, got nan"),

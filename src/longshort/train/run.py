@@ -46,6 +46,8 @@ class Run:
         for name in ("steps", "accumulate", "log_every", "evaluate_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be from 0 to {2**31 - 1:,}, got {self.seed}")
         if self.precision not in ("auto", "fp32", "bf16"):
             raise ValueError(f"precision must be 'auto', 'fp32' or 'bf16', got {self.precision!r}")
         if self.clip is not None and not self.clip > 0:
