@@ -327,8 +327,8 @@ class Loop:
         unfinished = self.step < self.run.steps or self.owes
         if unfinished and about.get("data", self.data) != self.data:
             raise TrainingError(
-                f"the data of {self.folder} has changed since step {about['step']:,}: a run goes on with what it began "
-                "with. Restore it, or give another --out."
+                f"the data is not what {self.folder} had at step {about['step']:,}, and a run goes on with what it "
+                "began with. Say where that is (run.json has it), restore it, or give another --out."
             )
         self.best_step, self.best, self.last_loss = about["best_step"] or 0, about["best"], about["last_loss"]
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
