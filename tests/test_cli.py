@@ -557,6 +557,27 @@ def test_a_stopped_report_says_how_to_go_on(monkeypatch, capsys):
     assert error == "longshort: stopped at step 2, which is saved; the same command goes on from there\n"
 
 
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory. Tried"), RuntimeError("x: can't allocate memory: you tried")]
+)
+def test_too_little_memory_is_told_in_one_line(error, monkeypatch, capsys):
+    def lacks(run, out, **how):
+        raise error
+
+    monkeypatch.setattr("longshort.train.train", lacks)
+    assert main(["train", "lra.listops", "--cpu"]) == 1
+    assert capsys.readouterr().err == f"longshort: out of memory ({error}); --accumulate divides each batch\n"
+
+
+def test_other_errors_are_not_taken_for_too_little_memory(monkeypatch):
+    def fails(run, out, **how):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("longshort.train.train", fails)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main(["train", "lra.listops", "--cpu"])
+
+
 def test_a_classifier_is_not_asked_to_write(classifier, capsys):
     assert main(["generate", str(classifier), "--cpu", "--prompt", "x"]) == 1
-    assert "is a classifier, not a language model" in capsys.readouterr().err
+    assert "is a classifier, or what one starts from, and not a language model" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def own_values(recipe: Callable[..., Any]) -> dict[str, str]:
 
 
 COMMON = """    out: the run gets a folder of its name in this one
-    resume: go on from the last checkpoint
+    resume: go on from the last checkpoint, where there is one
     cpu: leave the GPU alone
     parallel: with several processes, each has the whole model (ddp) or a share of it (fsdp)
     steps: other than the recipe's or those that a resumed run began with; in every run of a chain, and schedules fit
@@ -114,7 +114,7 @@ COMMON = """    out: the run gets a folder of its name in this one
     compile: use torch.compile on a GPU
     seed: of weights and dropout
     log_every: steps between the lines of the log
-    evaluate_every: steps between evaluations on the development text
+    evaluate_every: steps between evaluations on the development set
     save_every: steps between checkpoints: the most that a kill can cost
 """
 
@@ -425,9 +425,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return refuse(str(error), 1)
     except BrokenPipeError:  # whoever read has seen enough
         return 0
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        advice = "; --accumulate divides each batch" if prog == "longshort train" else ""
+        return refuse(f"out of memory ({str(error).splitlines()[0]}){advice}", 1)
     except OSError as error:
         return refuse(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error), 1)
     return 0
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Of a GPU, which has an error of its own for it, or of the processor."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def train(*rest: str) -> None:

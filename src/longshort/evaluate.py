@@ -56,7 +56,7 @@ def load_model(name: str, device: torch.device | str, which: Literal["best", "la
     config = Path(path) / "config.json"
     try:
         if config.exists() and "classes" in json.loads(config.read_text()):
-            raise ValueError(f"{name} is a classifier, not a language model")
+            raise ValueError(f"{name} is a classifier, or what one starts from, and not a language model")
         with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
             return CharLM.from_pretrained(path).to(device).eval()
     except SafetensorError as error:
