@@ -207,18 +207,18 @@ def test_a_report_interrupted_at_once_keeps_what_is_done(finished, tmp_path, beg
 
 
 def test_tasks_without_data_are_named_and_the_others_go_on(finished, tmp_path, begun):
-    """And those that have data of the same name elsewhere are not taken for it in silence."""
+    """And what the folder of all data does not have."""
     _, found, _ = finished
     console, empty = Console(file=io.StringIO(), width=200), tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(FileNotFoundError, match=r"want of data, see above: reviews \(--data FOLDER .* FOLDER/imdb\)$"):
+    with pytest.raises(TrainingError, match=r"see above: reviews \(FOLDER/imdb with --data FOLDER\)$"):
         report(Wish(LINES, tmp_path, cpu=True, table=LINES, data=empty), console=console)
     facts, printed = json.loads((tmp_path / "lra.json").read_text())["lines"], console.file.getvalue()
     assert begun == ALL[:2] and [fact["accuracy"] for fact in facts[:2]] == [each.accuracy for each in found[:2]]
     said = facts[2]["missing"]
     assert said.startswith("IMDb is not in ") and "ai.stanford.edu" in said
     assert f"reviews: {said}" in printed and said in (tmp_path / "lra.md").read_text()
-    assert f"reviews: {empty / 'imdb'} is not there; as without --data\n" in printed
+    assert f"reviews: {empty / 'imdb'} is not there; its data is what it is without --data\n" in printed
     assert cells(tmp_path, "4,2", "Reviews")[2] == NOT_RUN
     assert cells(tmp_path, "reviews", "Test-time")[3] == NOT_RUN
     assert [fact["missing"] for fact in facts] == ["", "", said]

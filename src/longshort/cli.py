@@ -428,8 +428,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
+        reason = str(error).partition("\n")[0]
         advice = "; --accumulate divides each batch" if prog == "longshort train" else ""
-        return refuse(f"out of memory ({str(error).splitlines()[0]}){advice}", 1)
+        return refuse(f"out of memory ({reason}){advice}", 1)
     except OSError as error:
         return refuse(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error), 1)
     return 0

@@ -97,8 +97,8 @@ def report(wish: Wish, *, console: Console) -> list[Found]:
         raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
     if data.missing:
         places = {line.task.name: line.task.folder for line in wish.lines if line.task.name in data.missing}
-        wanted = ", ".join(f"{task} (--data FOLDER takes it from FOLDER/{place})" for task, place in places.items())
-        raise FileNotFoundError(f"not run for want of data, see above: {wanted}")
+        wanted = ", ".join(f"{task} (FOLDER/{place} with --data FOLDER)" for task, place in places.items())
+        raise TrainingError(f"not run, since their data cannot be had, see above: {wanted}")
     return found
 
 
@@ -114,7 +114,7 @@ class Data:
         for line in {line.task.name: line for line in self.wish.lines}.values():
             task = line.run(0, self.wish.data).task
             if self.wish.data is not None and not (here := self.wish.data / line.task.folder).exists():
-                said = f"{line.task.name}: {here} is not there; as without --data"
+                said = f"{line.task.name}: {here} is not there; its data is what it is without --data"
                 console.print(said, highlight=False, soft_wrap=True)
             try:
                 self.prints[line.task.name] = task.fingerprint()
