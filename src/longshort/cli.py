@@ -228,7 +228,7 @@ def generate(
 
 def bench(
     what: Literal["attention", "charlm", "lengths", "macs"],
-    table: Literal["lra"] = "lra",
+    table: Literal["lra", "vision"] = "lra",
     /,
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -243,6 +243,7 @@ def bench(
     charlm: training steps of the language models against a GPT, and time per generated character (on a GPU).
     lengths: time against length on the CPU, as a figure.
     macs lra: multiply-accumulates of the models of the Long Range Arena, beside the paper's.
+    macs vision: the same, and parameters, of ViL-LS, CvT*-LS and CvT.
 
     Args:
         what: what to measure
@@ -264,7 +265,8 @@ def bench(
 
         raise SystemExit(refuse(NO_CUDA, 1))
     attention = bench_gpu if gpu else bench_cpu
-    benches = {"attention": attention, "charlm": bench_charlm, "lengths": bench_lengths, "macs": bench_macs}
+    macs = bench_macs if table == "lra" else bench_vision_macs
+    benches = {"attention": attention, "charlm": bench_charlm, "lengths": bench_lengths, "macs": macs}
     benches[what](out, only=only, repeats=repeats, flex=flex)
 
 
@@ -303,6 +305,13 @@ def bench_macs(out: Path, *, only: str, repeats: int | None, flex: bool) -> None
     from longshort.bench.lra import bench_macs, counted
 
     bench_macs(chosen(counted(), only), out, console=wide_console())
+
+
+def bench_vision_macs(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
+    from longshort.bench.gpu import wide_console
+    from longshort.bench.images import LINES, bench_images_macs
+
+    bench_images_macs(chosen(LINES, only), out, console=wide_console())
 
 
 def report(

@@ -4,20 +4,17 @@ B batch, N tokens, C width, V vocabulary, K classes. Token 0 pads.
 """
 # no `from __future__ import annotations`: the hub mixin reads the type of `config` to load it again
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
-from huggingface_hub.constants import CONFIG_NAME
 from torch import Tensor, nn
 
+from longshort.models.hub import OnHub
 from longshort.nn.blocks import FeedForward
 from longshort.nn.embedding import Embedding
 from longshort.nn.spec import AttentionSpec
-from longshort.record import fields_as_json, from_json
+from longshort.record import from_json
 
 Pooling = Literal["cls", "mean"]
 
@@ -173,17 +170,6 @@ def mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def head(inputs: int, config: SequenceConfig) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, config.head), nn.ReLU(), nn.Linear(config.head, config.classes))
-
-
-class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://arxiv.org/abs/2107.02192"):
-    """Writes a config in which each attention has its type. Only our own are made from it: a model with an attention of
-    yours is read by from_pretrained(folder, config=...), the config it was made with."""
-
-    config: SequenceConfig
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        super()._save_pretrained(save_directory)
-        (save_directory / CONFIG_NAME).write_text(json.dumps(fields_as_json(self.config), indent=2))
 
 
 class Encoding(nn.Module):

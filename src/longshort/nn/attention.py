@@ -25,7 +25,7 @@ from longshort.ops import (
     dynamic_projection,
     long_short_attention,
 )
-from longshort.ops.check import check_count, check_mask
+from longshort.ops.check import check_count, check_mask, check_size
 from longshort.ops.precision import autocast_dtype
 
 
@@ -196,13 +196,8 @@ class GridLongShortAttention(Projections):
         self.relative_bias = nn.Parameter(torch.zeros(heads, offsets, offsets)) if relative_bias else None
 
     def forward(self, x: Tensor, size: tuple[int, int], mask: Tensor | None = None) -> Tensor:
-        height, width = size
-        if x.dim() == 3 and x.shape[1] != self.global_tokens + height * width:
-            raise ValueError(
-                f"size ({height}, {width}) and {self.global_tokens} global tokens make "
-                f"{self.global_tokens + height * width} tokens, but x has {x.shape[1]}"
-            )
-        return attend(self, x, mask, Tiles(self.window, height, width), self.global_tokens, self.relative_bias)
+        check_size(x, size, self.global_tokens)
+        return attend(self, x, mask, Tiles(self.window, *size), self.global_tokens, self.relative_bias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, window={self.window}, global_tokens={self.global_tokens}"
@@ -231,12 +226,29 @@ def attend(
     if global_tokens == 0 and not rotary and fusible(layer, x, geometry):
         given = layer.operator_for(x, geometry, mask, bias=None if bias is None else bias.to(x.dtype))
         return run_fused(layer, x, *given, mask=mask, segment=None)[0]
+    _, rest = cut(x, global_tokens, 1)
     q, k, v = layer.project(x)
+    return attend_from(layer, q, k, v, rest, mask, geometry, global_tokens, bias, rotary, others)
+
+
+def attend_from(
+    layer: Projections,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rest: Tensor,
+    mask: Tensor | None,
+    geometry: Segments | Tiles,
+    global_tokens: int,
+    bias: Tensor | None = None,
+    rotary: bool = False,
+    others: bool = True,
+) -> Tensor:
+    """The same from queries, keys and values before DualLN, [B, G + N, C]. rest: what logits are made of, [B, N, C]."""
     q = layer.split(q)  # [B, H, G + N, D]
     k, v = (layer.split(t) for t in layer.norm.local(k, v))
     (q_first, q), (k_first, k), (v_first, v) = (cut(t, global_tokens, 2) for t in (q, k, v))
     mask_first, mask_rest = (None, None) if mask is None else cut(mask, global_tokens, 1)
-    _, rest = cut(x, global_tokens, 1)
     if rotary:
         turned = turns(q, 0, q.shape[2])
         q, k = rotated(q, turned), rotated(k, turned)

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from longshort.nn.attention import LongShortAttention
+from longshort.nn.attention import GridLongShortAttention, LongShortAttention
+from longshort.nn.convolution import ConvFullAttention, ConvLongShortAttention
+from longshort.nn.grid import GridFullAttention, Size
 from longshort.nn.positions import rotated, turns
 from longshort.ops.check import check_count
 from longshort.ops.packed import packable, packed_attention
@@ -32,6 +34,27 @@ class AttentionSpec(Protocol):
     def build(
         self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
     ) -> nn.Module: ...
+
+
+class GridAttentionSpec(Protocol):
+    """The same for images: modules with forward(x, size), x [B, G + N, C], a grid row by row and global tokens first.
+
+    build_grid: from linear layers; relative: with biases of relative positions, for which `grid` is the size that the
+    model is made for. build_conv: from convolutions, which need no positions.
+    """
+
+    def build_grid(
+        self,
+        width: int,
+        heads: int,
+        grid: Size,
+        *,
+        relative: bool,
+        dropout: float = 0.0,
+        global_tokens: int = 0,
+    ) -> nn.Module: ...
+
+    def build_conv(self, width: int, heads: int, *, dropout: float = 0.0, global_tokens: int = 0) -> nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,35 @@ class LongShort:
             rotary=self.rotary,
         )
 
+    def build_grid(
+        self, width: int, heads: int, grid: Size, *, relative: bool, dropout: float = 0.0, global_tokens: int = 0
+    ) -> GridLongShortAttention:
+        _check_not_rotary(self.rotary)
+        return GridLongShortAttention(
+            width,
+            heads,
+            window=self.window,
+            rank=self.rank,
+            relative_bias=relative and self.window > 0,
+            dual_norm=self.dual_norm,
+            dropout=dropout,
+            global_tokens=global_tokens,
+        )
+
+    def build_conv(
+        self, width: int, heads: int, *, dropout: float = 0.0, global_tokens: int = 0
+    ) -> ConvLongShortAttention:
+        _check_not_rotary(self.rotary)
+        return ConvLongShortAttention(
+            width,
+            heads,
+            window=self.window,
+            rank=self.rank,
+            dual_norm=self.dual_norm,
+            dropout=dropout,
+            global_tokens=global_tokens,
+        )
+
 
 @dataclass(frozen=True)
 class Full:
@@ -70,6 +122,22 @@ class Full:
         self, width: int, heads: int, max_length: int, *, dropout: float = 0.0, global_tokens: int = 0
     ) -> FullAttention:
         return FullAttention(width, heads, rotary=self.rotary, dropout=dropout)
+
+    def build_grid(
+        self, width: int, heads: int, grid: Size, *, relative: bool, dropout: float = 0.0, global_tokens: int = 0
+    ) -> GridFullAttention:
+        _check_not_rotary(self.rotary)
+        size = grid if relative else None
+        return GridFullAttention(width, heads, size=size, dropout=dropout, global_tokens=global_tokens)
+
+    def build_conv(self, width: int, heads: int, *, dropout: float = 0.0, global_tokens: int = 0) -> ConvFullAttention:
+        _check_not_rotary(self.rotary)
+        return ConvFullAttention(width, heads, dropout=dropout, global_tokens=global_tokens)
+
+
+def _check_not_rotary(rotary: bool) -> None:
+    if rotary:
+        raise ValueError("rotary positions are for sequences, not for grids")
 
 
 class FullAttention(nn.Module):

@@ -35,6 +35,16 @@ def check_count(count: int | None, x: Tensor) -> None:
         refuse(f"count must be 1 to {x.shape[1]}, the number of tokens, got {count}")
 
 
+def check_size(x: Tensor, size: tuple[int, int], global_tokens: int) -> None:
+    """Of the grid whose tokens are x [B, G + height · width, C], global ones first."""
+    height, width = size
+    if x.dim() == 3 and x.shape[1] != global_tokens + height * width:
+        refuse(
+            f"size ({height}, {width}) and {global_tokens} global tokens make {global_tokens + height * width} tokens, "
+            f"but x has {x.shape[1]}"
+        )
+
+
 def check_mask(name: str, mask: Tensor | None, like: Tensor, length: int) -> None:
     """Bool, [B, length], beside `like`, whose first axis is the batch."""
     if mask is None:
