@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -84,5 +84,8 @@ def built(config: Any, **keywords: Any) -> Pyramid:
     size = keywords.pop("img_size", None)
     if size is not None and hasattr(config, "size"):
         keywords["size"] = size
+    known = {f.name for f in fields(config)}
+    if unknown := sorted(set(keywords) - known):
+        raise ValueError(f"the model has no {', '.join(unknown)}; it has {', '.join([*FIELDS, *sorted(known)])}")
     model: Pyramid = replace(config, **keywords).build()
     return model
