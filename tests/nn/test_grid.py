@@ -71,6 +71,12 @@ def test_another_grid_keeps_the_middle_of_the_table(size):
     assert resized(table, offsets(SIZE)) is table
 
 
+def test_interpolation_is_pytorchs():
+    table = torch.randn(2, 5, 7, dtype=torch.double)
+    expected = torch.nn.functional.interpolate(table[None], size=(9, 3), mode="bicubic")[0]
+    torch.testing.assert_close(resized(table, (9, 3)), expected, atol=1e-12, rtol=0)
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="make 13 tokens, but x has 12"):
         layer_of(1)(torch.zeros(1, 12, 8, dtype=torch.double), SIZE)

@@ -5,6 +5,8 @@ B batch, N tokens, C width, H heads, D head width, G global tokens.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -75,8 +77,18 @@ def resized(table: Tensor, size: Size) -> Tensor:
     """A table [H, offsets, offsets] for more or fewer offsets, by cubic interpolation; itself where nothing changes."""
     if tuple(table.shape[1:]) == size:
         return table
-    exact = table[None].to(torch.promote_types(table.dtype, torch.float32))
-    return F.interpolate(exact, size=size, mode="bicubic", align_corners=False)[0].to(table.dtype)
+    down, right = (stretch(n, side, table, "bicubic") for n, side in zip(table.shape[1:], size, strict=True))
+    return down @ table @ right.mT
+
+
+@torch.no_grad()
+def stretch(length: int, wanted: int, like: Tensor, mode: Literal["linear", "bicubic"]) -> Tensor:
+    """[wanted, length]: weights that make so many places of a line out of others. Of an odd number of places, the
+    middle one stays the middle. A product with them has gradients that are the same every time, on a GPU too."""
+    exact = torch.promote_types(like.dtype, torch.float32)
+    lines = torch.eye(length, dtype=exact, device=like.device)[None, :, :, None]  # each place alone
+    flat = "bilinear" if mode == "linear" else mode
+    return F.interpolate(lines, size=(wanted, 1), mode=flat, align_corners=False)[0, :, :, 0].mT.to(like.dtype)
 
 
 def of_pairs(table: Tensor, size: Size) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from longshort.nn.blocks import DropPath, FeedForward
-from longshort.nn.grid import Size
+from longshort.nn.grid import Size, stretch
 
 EPS = 1e-6  # of the LayerNorms beside attention
 
@@ -66,7 +66,7 @@ def stretched(table: Tensor, length: int) -> Tensor:
     """A table [places, C] for more or fewer places, by linear interpolation."""
     if len(table) == length:
         return table
-    return F.interpolate(table.mT[None], size=length, mode="linear")[0].mT
+    return stretch(len(table), length, table, "linear") @ table
 
 
 class Block(nn.Module):
