@@ -78,6 +78,9 @@ class Points:
     def fingerprint(self):
         return ""
 
+    def prepare(self, batch):
+        return batch
+
     def tokens(self, batch):
         return len(batch["x"])
 

@@ -1,25 +1,29 @@
-"""Pictures with labels, read and cut on the way: batches of a square size, by many threads and ahead of their time.
+"""Pictures with labels, read and cut on the way: squares of one size, by other processes and ahead of their time.
 
 B pictures of a batch, S side of what is cut out of each.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import io
+import itertools
 import logging
 import math
 import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import signal
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from longshort.data.archive import Entry, entries
 from longshort.data.labelled import Numbers
@@ -30,12 +34,13 @@ logger = logging.getLogger(__name__)
 Bytes = NDArray[np.uint8]
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, by colour
+MOST_WORKERS = 16
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of what is cut out to train on, as all of ImageNet's recipes have it
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures and what they show. One that cannot be read is named, counted, and from then on left out."""
+    """Pictures and what they show."""
 
     entries: Sequence[Entry]
     labels: Numbers
@@ -44,23 +49,23 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def read(self, i: int, cut: Callable[[Any], Bytes]) -> Bytes | None:
-        """What `cut` makes of picture i; nothing where it cannot be read."""
-        if i in self.broken:
-            return None
+    def read(self, i: int, cut: Callable[[Any], Bytes]) -> Bytes | str:
+        """What `cut` makes of picture i, or why it cannot be read."""
         image = from_extra("PIL.Image", "pillow")
         try:
             with image.open(io.BytesIO(self.entries[i].read())) as opened:
                 return cut(opened)
         except Exception as error:  # of damaged files, decoders raise nearly everything
-            with _COUNTING:
-                new = i not in self.broken
-                self.broken[i] = str(error)
-            if new:
+            return str(error) or type(error).__name__
+
+    def note(self, broken: Iterable[tuple[int, str]]) -> None:
+        """Name and count those that cannot be read, each once."""
+        for i, reason in broken:
+            if i not in self.broken:
+                self.broken[i] = reason
                 logger.warning(
-                    "skipped %s, which cannot be read (%s); %d so far", self.entries[i], error, len(self.broken)
+                    "skipped %s, which cannot be read (%s); %d so far", self.entries[i], reason, len(self.broken)
                 )
-            return None
 
     def fingerprint(self) -> str:
         """Of names, sizes and labels; reading a million pictures would take too long."""
@@ -68,9 +73,6 @@ class Pictures:
         for entry in self.entries:
             made.update(f"{entry.name} {entry.size}\n".encode())
         return made.hexdigest()
-
-
-_COUNTING = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,62 +180,116 @@ def resized(image: Any, box: Box, side: int) -> Bytes:
     return np.ascontiguousarray(np.asarray(made).transpose(2, 0, 1))
 
 
-# Batches
+# Chunks of batches, made by other processes
 
 
-class Ahead:
-    """Calls a function for the numbers to come while the one asked for is used. It must depend on its number alone."""
+class Chunk(NamedTuple):
+    """images: bytes [B, 3, S, S]; which: the numbers of the pictures; broken: those that cannot be read, and why."""
 
-    def __init__(self, make: Callable[[int], Any], ahead: int) -> None:
-        self.make, self.ahead = make, ahead
-        self.coming: dict[int, Future[Any]] = {}
-        self.callers = ThreadPoolExecutor(max(ahead, 1), thread_name_prefix="batches")
+    images: Tensor
+    which: Tensor
+    broken: list[tuple[int, str]]
+
+
+def training_chunk(pictures: Pictures, which: Numbers, side: int, seed: Sequence[int]) -> Chunk:
+    """A random part of each picture; in the place of one that cannot be read stands the next of them that can."""
+    broken: dict[int, str] = {}
+    images, taken = [], []
+    for place in range(len(which)):
+        draw = np.random.default_rng([*seed, place])
+        for i in np.roll(which, -place).tolist():
+            made = None if i in broken else pictures.read(i, anywhere(side, draw))
+            if isinstance(made, str):
+                broken[i] = made
+            elif made is not None:
+                images.append(made)
+                taken.append(i)
+                break
+        else:
+            example, reason = next(iter(broken.items()))
+            raise ValueError(
+                f"none of {len(which)} pictures can be read, such as {pictures.entries[example]} ({reason})"
+            )
+    return Chunk(torch.from_numpy(np.stack(images)), torch.tensor(taken), list(broken.items()))
+
+
+def judged_chunk(pictures: Pictures, which: Numbers, side: int, share: float) -> Chunk:
+    """The middle of each picture that can be read."""
+    cut = centre(side, share)
+    made = {int(i): pictures.read(int(i), cut) for i in which}
+    images = {i: image for i, image in made.items() if not isinstance(image, str)}
+    whole = np.stack(list(images.values())) if images else np.empty((0, 3, side, side), np.uint8)
+    broken = [(i, reason) for i, reason in made.items() if isinstance(reason, str)]
+    return Chunk(torch.from_numpy(whole), torch.tensor(list(images), dtype=torch.long), broken)
+
+
+class Stream:
+    """make(n), make(n + 1), ... by other processes and ahead of their time; what is made depends on the number alone.
+
+    last: the number after the last one, where there is one.
+    """
+
+    def __init__(self, make: Callable[[int], Any], workers: int, last: int | None = None) -> None:
+        self.make, self.workers, self.last = make, workers, last
+        self.due: int | None = None
+        self.coming: Iterator[Any] = iter(())
 
     def __call__(self, number: int) -> Any:
-        wanted = range(number, number + 1 + self.ahead)
-        for past in [n for n in self.coming if n not in wanted]:
-            self.coming.pop(past).cancel()
-        for n in wanted:
-            if n not in self.coming:
-                self.coming[n] = self.callers.submit(self.make, n)
-        return self.coming.pop(number).result()
+        if number != self.due:
+            self.coming = iter(self.loader(number))
+            atexit.register(
+                _let_go, weakref.ref(self)
+            )  # before the loader waits for its processes to end by themselves
+        self.due = number + 1
+        made = next(self.coming)
+        if isinstance(made, Failed):
+            raise made.error
+        return made
+
+    def loader(self, first: int) -> DataLoader[Any]:
+        numbers: Any = itertools.count(first) if self.last is None else range(first, self.last)
+        return DataLoader(
+            _Made(self.make),
+            sampler=numbers,
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=self.workers,
+            worker_init_fn=_leave_interrupts_to_the_first,
+            generator=torch.Generator(),  # so that the training's own numbers are not used up
+        )
 
 
-class Readers:
-    """Threads that read pictures, shared by all of a process: decoders of pictures let others work meanwhile."""
-
-    @cached_property
-    def pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="pictures")
-
-    def map(self, work: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:
-        return list(self.pool.map(work, *items))
+def _let_go(stream: weakref.ref[Stream]) -> None:
+    if (alive := stream()) is not None:
+        alive.coming = iter(())
 
 
-READERS = Readers()
+class _Made(Dataset[Any]):
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __getitem__(self, number: int) -> Any:
+        try:
+            return self.make(number)
+        except Exception as error:  # which the loader would wrap in a traceback's lines
+            return Failed(error)
 
 
-def training_batch(
-    pictures: Pictures, which: Numbers, others: Numbers, side: int, seed: Sequence[int]
-) -> tuple[Bytes, Numbers]:
-    """[B, 3, S, S] and labels [B]: a random part of each. others: in the place of those that cannot be read."""
-
-    def one(place: int, i: int) -> tuple[Bytes, int]:
-        draw = np.random.default_rng([*seed, place])
-        for each in (i, *np.roll(others, -place)):
-            if (made := pictures.read(int(each), anywhere(side, draw))) is not None:
-                return made, int(pictures.labels[each])
-        raise ValueError(f"none of {len(others) + 1} pictures can be read, such as {pictures.entries[i]}")
-
-    made = READERS.map(one, range(len(which)), which)
-    return np.stack([image for image, _ in made]), np.array([label for _, label in made], np.int64)
+class Failed(NamedTuple):
+    error: Exception
 
 
-def judged_batch(pictures: Pictures, which: Numbers, side: int, share: float) -> tuple[Bytes, Numbers]:
-    """[B, 3, S, S] and their numbers [B]: the middle of each that can be read."""
-    cut = centre(side, share)
-    made = READERS.map(lambda i: pictures.read(int(i), cut), which)
-    kept = [i for i, image in zip(which, made, strict=True) if image is not None]
-    images = [image for image in made if image is not None]
-    whole = np.stack(images) if images else np.empty((0, 3, side, side), np.uint8)
-    return whole, np.array(kept, np.int64)
+def _as_it_is(made: Any) -> Any:
+    return made
+
+
+def _leave_interrupts_to_the_first(worker: int) -> None:
+    """Ctrl-C reaches all processes of a terminal, and the first finishes its step, for which it needs the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def workers_for(parts: int) -> int:
+    """Of this machine's processors, the share of one of so many parts of a batch, which may be on several machines."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here, all_ = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    return max(1, min(processors, MOST_WORKERS) * max(all_ // here, 1) // parts)

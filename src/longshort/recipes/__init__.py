@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from longshort.recipes import charlm, lra
+from longshort.recipes import charlm, imagenet, lra
 from longshort.train import Run
 
 Recipe = Callable[..., Run]
@@ -27,4 +27,14 @@ RECIPES: dict[str, Recipe] = {
     "lra.pathfinder": lra.pathfinder,
     "lra.listops_modern": lra.listops_modern,
     "lra.text_modern": lra.text_modern,
+    "imagenet.vil_ls_medium": imagenet.vil_ls_medium,
+    "imagenet.vil_ls_base": imagenet.vil_ls_base,
+    "imagenet.vil_ls_medium_384": imagenet.vil_ls_medium_384,
+    "imagenet.cvt_ls_13": imagenet.cvt_ls_13,
+    "imagenet.cvt_ls_17": imagenet.cvt_ls_17,
+    "imagenet.cvt_ls_21": imagenet.cvt_ls_21,
+    "imagenet.cvt_ls_21s": imagenet.cvt_ls_21s,
+    "imagenet.cvt_13": imagenet.cvt_13,
+    "imagenet.cvt_21": imagenet.cvt_21,
+    "imagenet.imagenette": imagenet.imagenette,
 }

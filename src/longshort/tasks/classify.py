@@ -64,6 +64,9 @@ class Classification:
         tokens = items.sequences.padded(which, self.length, multiple)
         return (torch.from_numpy(tokens),), torch.from_numpy(items.labels[which])
 
+    def prepare(self, batch: Any) -> Any:
+        return batch
+
     def tokens(self, batch: Batch) -> int:
         return sum(int(t.count_nonzero()) for t in batch[0])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,15 +16,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longshort.data.epochs import Epochs
-from longshort.data.images import Ahead, ImageFolder, Pictures, PictureSplits, judged_batch, training_batch
+from longshort.data.images import (
+    Chunk,
+    ImageFolder,
+    Pictures,
+    PictureSplits,
+    Stream,
+    judged_chunk,
+    training_chunk,
+    workers_for,
+)
 from longshort.data.labelled import Numbers
 from longshort.data.shard import Shard
 from longshort.tasks.accuracy import Counts
 from longshort.tasks.augment import Augment, Draws, augmented, normalised
 
 Batch = tuple[Tensor, Tensor, Draws]  # bytes [B, 3, S, S], labels [B], and what is to happen to them
+Prepared = tuple[Tensor, Tensor, Tensor]  # what the model sees [B, 3, S, S], labels [B], share of a picture's own label
 USUAL = Augment()
-AHEAD = 3  # batches that are read while one is learned from
+CHUNK = 32  # pictures that a process reads at a time
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class ImageClassification:
     augment: Augment = USUAL
     smoothing: float = 0.1
     order: int = 0
-    judged: int = 250
+    judged: int = 128
     crop: float = 0.875
     judged_side: int | None = None
 
@@ -68,35 +78,38 @@ class ImageClassification:
         return Epochs(len(self.splits.train), self.images, self.order)
 
     @cached_property
-    def _readers(self) -> dict[tuple[int, int], Ahead]:
+    def _streams(self) -> dict[tuple[int, int], Stream]:
         return {}
 
     def batch(self, step: int, part: int, parts: int) -> Batch:
-        """A pure function of its arguments, which is called for the steps to come before it is asked for them."""
-        ahead = self._readers.get((part, parts))
-        if ahead is None:
-            ahead = self._readers[part, parts] = Ahead(lambda n: self.read(n, part, parts), AHEAD)
-        made: Batch = ahead(step)
-        return made
-
-    def read(self, step: int, part: int, parts: int) -> Batch:
-        which = self.epochs.at(step, Shard(part, parts))
-        others = self.epochs.at(step + 1, Shard(part, parts))  # in the place of broken ones
-        seed = (self.order, step, part)
-        images, labels = training_batch(self.splits.train, which, others, self.side, seed)
-        draws = self.augment.draw(len(images), self.side, np.random.default_rng([*seed, 1 << 20]))
-        return torch.from_numpy(images), torch.from_numpy(labels), draws
+        """A pure function of its arguments; steps to come are read before they are asked for."""
+        stream = self._streams.get((part, parts))
+        if stream is None:
+            # Not a method of this task: its stream must end with it, which a circle of the two would put off.
+            make = partial(chunk_of, self.splits.train, self.epochs, Shard(part, parts), self.side)
+            stream = self._streams[part, parts] = Stream(make, workers_for(parts))
+        count = chunks_of(self.epochs, Shard(part, parts))
+        chunks = [stream(step * count + i) for i in range(count)]
+        pictures = self.splits.train
+        pictures.note(broken for chunk in chunks for broken in chunk.broken)
+        which = torch.cat([chunk.which for chunk in chunks]).numpy()
+        draws = self.augment.draw(len(which), self.side, np.random.default_rng([self.order, step, part]))
+        return torch.cat([chunk.images for chunk in chunks]), torch.from_numpy(pictures.labels[which]), draws
 
     def tokens(self, batch: Batch) -> int:
         return len(batch[0])  # of which the speed counts pictures
 
-    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
+    def prepare(self, batch: Batch) -> Prepared:
         images, labels, draws = batch
-        with torch.autocast(images.device.type, enabled=False):
-            seen = augmented(images, draws)
+        seen = augmented(images, draws)
+        return seen, labels, torch.tensor(draws.own, device=seen.device)
+
+    def loss(self, model: nn.Module, batch: Prepared, carry: Any) -> tuple[Tensor, Any]:
+        """Mixed pictures have two labels, in the shares in which they are mixed."""
+        seen, labels, share = batch
         scores = model(seen).float()
         own, other = (F.cross_entropy(scores, t, label_smoothing=self.smoothing) for t in (labels, labels.flip(0)))
-        return draws.own * own + (1 - draws.own) * other, None
+        return torch.lerp(other, own, share), None
 
     def evaluate(self, model: nn.Module, part: int, parts: int) -> Counts:
         return self.judge(model, self.splits.dev, part, parts)
@@ -131,15 +144,28 @@ class ImageClassification:
         """Batch by batch, scores [B, K] and which pictures they are of, [B]. Each of `parts` takes its share."""
         device = next(model.parameters()).device
         mine = np.arange(part, len(pictures), parts)
-        side = self.judged_side or self.side
-
-        def read(number: int) -> tuple[Any, Numbers]:
-            return judged_batch(pictures, mine[number * self.judged : (number + 1) * self.judged], side, self.crop)
-
-        ahead = Ahead(read, AHEAD)
-        for number in range(-(-len(mine) // self.judged)):
-            images, which = ahead(number)
-            if len(which):
-                x = normalised(torch.from_numpy(images).to(device).float() / 255)
-                yield model(x).float(), which
+        count = -(-len(mine) // self.judged)
+        make = partial(judged_of, pictures, mine, self.judged, self.judged_side or self.side, self.crop)
+        stream = Stream(make, workers_for(parts), last=count)
+        for number in range(count):
+            chunk = stream(number)
+            pictures.note(chunk.broken)
+            if len(chunk.which):
+                yield model(normalised(chunk.images.to(device).float() / 255)).float(), chunk.which.numpy()
             tell(min(self.judged, len(mine) - number * self.judged))
+
+
+def chunks_of(epochs: Epochs, shard: Shard) -> int:
+    """How many chunks the part of a batch is made of."""
+    return -(-epochs.batch // shard.count // CHUNK)
+
+
+def chunk_of(pictures: Pictures, epochs: Epochs, shard: Shard, side: int, number: int) -> Chunk:
+    """Pictures of a part of a batch: what one process reads at a time."""
+    step, at = divmod(number, chunks_of(epochs, shard))
+    which = epochs.at(step, shard)[at * CHUNK : (at + 1) * CHUNK]
+    return training_chunk(pictures, which, side, (epochs.seed, step, shard.index, at))
+
+
+def judged_of(pictures: Pictures, mine: Numbers, at_once: int, side: int, share: float, number: int) -> Chunk:
+    return judged_chunk(pictures, mine[number * at_once : (number + 1) * at_once], side, share)

@@ -57,6 +57,9 @@ class LanguageModelling:
     def batch(self, step: int, part: int, parts: int) -> Tensor:
         return self.lanes.batch(step, Shard(part, parts))
 
+    def prepare(self, batch: Any) -> Any:
+        return batch
+
     def tokens(self, batch: Tensor) -> int:
         return batch.shape[0] * (batch.shape[1] - 1)
 

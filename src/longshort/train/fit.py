@@ -7,7 +7,7 @@ import json
 import math
 import time
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from longshort.record import as_json, from_json
 from longshort.replay import Step
+from longshort.train.average import Average
 from longshort.train.checkpoint import Checkpoints, write_whole
 from longshort.train.errors import CheckpointError, DivergedError, StoppedError, TrainingError, writing
 from longshort.train.graph import Gradients
@@ -98,6 +99,7 @@ class Loop:
             model.compile(dynamic=False)
         self.model = self.processes.spread(model)
         self.optimizer = run.optimizer.build(model)
+        self.average = None if run.average is None else Average(self.model, run.average)
         self.compute: Step = self.forward_backward
         alone = self.processes.device.type == "cuda" and self.parts == 1
         if run.graph and alone:
@@ -228,7 +230,8 @@ class Loop:
             tokens += run.task.tokens(batch) * processes.count
             last = i == run.accumulate - 1
             with processes.accumulating(self.model, last):
-                loss, self.carries[i] = self.compute(processes.send(batch), self.carries[i])
+                given = run.task.prepare(processes.send(batch))
+                loss, self.carries[i] = self.compute(given, self.carries[i])
             self.loss_sum += loss / run.accumulate
         self.loss_count += 1
         if run.clip is not None:
@@ -236,6 +239,8 @@ class Loop:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
+        if self.average is not None:
+            self.average.update(self.model, self.step)
         return tokens
 
     def forward_backward(self, batch: Any, carry: Any) -> tuple[Tensor, Any]:
@@ -282,6 +287,7 @@ class Loop:
         states = random_states()
         try:
             with (
+                nullcontext() if self.average is None else self.average.used(self.model),
                 processes.autocast(),
                 processes.whole(self.model) as model,
                 torch.compiler.set_stance("force_eager"),  # other shapes, seldom: not worth compiling
@@ -313,7 +319,17 @@ class Loop:
             seconds=self.seconds,
             **self.judgement,
         )
-        save_state(self.checkpoints, self.step, about, self.run.model, self.model, self.optimizer, own, self.processes)
+        save_state(
+            self.checkpoints,
+            self.step,
+            about,
+            self.run.model,
+            self.model,
+            self.optimizer,
+            own,
+            self.processes,
+            self.average,
+        )
 
     @property
     def judgement(self) -> dict[str, Any]:
@@ -321,7 +337,7 @@ class Loop:
         return dict(best_step=self.best_step or None, best=self.best, metrics=self.metrics, judged=self.judged)
 
     def load(self, path: Path) -> None:
-        about, own = load_state(path, self.model, self.optimizer, self.processes)
+        about, own = load_state(path, self.model, self.optimizer, self.processes, self.average)
         self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
         self.judged = about.get("judged", self.step)
         unfinished = self.step < self.run.steps or self.owes

@@ -23,6 +23,7 @@ class Run:
     precision "auto" is bf16 on a GPU that has it and fp32 elsewhere. `compile` (torch.compile) is for GPUs, and `graph`
     (a step as one CUDA graph) for one GPU and undivided batches; elsewhere they are left out.
     clip bounds the norm of the gradient. accumulate divides each batch into that many parts, one after the other.
+    average: decay of a moving average of the weights, which is then judged and saved in their place.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Run:
     optimizer: AdamW | Muon = ADAMW
     schedule: Schedule = CONSTANT
     clip: float | None = None
+    average: float | None = None
     accumulate: int = 1
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
@@ -52,6 +54,8 @@ class Run:
             raise ValueError(f"precision must be 'auto', 'fp32' or 'bf16', got {self.precision!r}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be above 0, got {self.clip}")
+        if self.average is not None and not 0 <= self.average < 1:
+            raise ValueError(f"average must be at least 0 and below 1, got {self.average}")
         if self.name in ("", ".", "..") or any(c in self.name for c in "/\\"):
             raise ValueError(f"name must be usable as the name of a folder, got {self.name!r}")
         if self.starts_from and self.name in (run.name for run in self.starts_from.chain):

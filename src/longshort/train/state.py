@@ -6,8 +6,9 @@ import json
 import pickle
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -22,11 +23,13 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from longshort.record import fields_as_json
+from longshort.train.average import Average
 from longshort.train.checkpoint import Checkpoints, read_about, write
 from longshort.train.errors import CheckpointError
 from longshort.train.processes import Processes
 
 WEIGHTS = "model.safetensors"
+TRAINED = "trained.safetensors"  # where the former are an average: those it is of
 
 
 def save_state(
@@ -38,15 +41,24 @@ def save_state(
     optimizer: torch.optim.Optimizer,
     own: dict[str, Any],
     processes: Processes,
+    average: Average | None = None,
 ) -> None:
     """Write a checkpoint. about: plain facts; own: what this process has for itself, such as caches.
 
-    The weights lie as `save_pretrained` leaves them, so that a checkpoint is a model.
+    The weights, or where there is one their average, lie as `save_pretrained` leaves them, so that a checkpoint is a
+    model.
     """
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights: dict[str, Any] = get_model_state_dict(
-        model, options=whole
-    )  # all processes take part; the first has the result
+
+    def weights_now() -> bytes:
+        """All processes take part; the first has the result."""
+        state: dict[str, Any] = get_model_state_dict(model, options=whole)
+        return save({name: t.contiguous() for name, t in state.items()}, metadata={"format": "pt"})
+
+    files = {WEIGHTS if average is None else TRAINED: weights_now()}
+    if average is not None:
+        with average.used(model):
+            files[WEIGHTS] = weights_now()
     updates = get_optimizer_state_dict(model, optimizer, options=whole)
     folder = to.unfinished(step)
 
@@ -55,8 +67,8 @@ def save_state(
         write(folder / f"process_{processes.index}.pt", lambda f: torch.save(state, f))
 
     def write_shared() -> None:
-        content = save({name: t.contiguous() for name, t in weights.items()}, metadata={"format": "pt"})
-        write(folder / WEIGHTS, lambda f: f.write(content))
+        for name, content in files.items():
+            write(folder / name, partial(put, content))
         write(folder / "config.json", lambda f: f.write(json.dumps(fields_as_json(config), indent=2).encode()))
         write(folder / "optimizer.pt", lambda f: torch.save(updates, f))
 
@@ -83,8 +95,16 @@ def save_state(
     together(*([lambda: to.finish(step, facts)] if first else []))
 
 
+def put(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
+
+
 def load_state(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, processes: Processes
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    processes: Processes,
+    average: Average | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Put weights, optimizer and random states back; what a checkpoint says about itself, and this process's own."""
     about = read_about(path)
@@ -95,8 +115,11 @@ def load_state(
         )
     whole = StateDictOptions(full_state_dict=True)
     try:
-        weights: dict[str, Any] = load_file(path / WEIGHTS)
-        set_model_state_dict(model, weights, options=whole)
+        for name in (WEIGHTS,) if average is None else (WEIGHTS, TRAINED):
+            weights: dict[str, Any] = load_file(path / name)
+            set_model_state_dict(model, weights, options=whole)
+            if average is not None and name == WEIGHTS:
+                average.take(model)
         updates = torch.load(path / "optimizer.pt", weights_only=True)
         set_optimizer_state_dict(model, optimizer, updates, options=whole)
         own = torch.load(path / f"process_{processes.index}.pt", weights_only=True, map_location=processes.device)

@@ -28,6 +28,11 @@ class Task(Protocol):
         """Tensors, or tuples, lists and dictionaries of tensors, on the CPU."""
         ...
 
+    def prepare(self, batch: Any) -> Any:
+        """The batch, once it is on the device: tensors, as the loss takes them. Where every step is another, it is so
+        here: the loss may be captured and replayed."""
+        ...
+
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> tuple[Tensor, Any]:
         """The mean loss, and what this part carries on to its next step (at first None): tensors without gradients."""
         ...
