@@ -184,10 +184,13 @@ def resized(image: Any, box: Box, side: int) -> Bytes:
 
 
 class Chunk(NamedTuple):
-    """images: bytes [B, 3, S, S]; which: the numbers of the pictures; broken: those that cannot be read, and why."""
+    """images: bytes [B, 3, S, S]; which: the numbers of the pictures; broken: those that cannot be read, and why.
+
+    One tensor, which processes hand over in shared memory, and no other: to ask for one takes milliseconds.
+    """
 
     images: Tensor
-    which: Tensor
+    which: Numbers
     broken: list[tuple[int, str]]
 
 
@@ -210,7 +213,7 @@ def training_chunk(pictures: Pictures, which: Numbers, side: int, seed: Sequence
             raise ValueError(
                 f"none of {len(which)} pictures can be read, such as {pictures.entries[example]} ({reason})"
             )
-    return Chunk(torch.from_numpy(np.stack(images)), torch.tensor(taken), list(broken.items()))
+    return Chunk(torch.from_numpy(np.stack(images)), np.array(taken, np.int64), list(broken.items()))
 
 
 def judged_chunk(pictures: Pictures, which: Numbers, side: int, share: float) -> Chunk:
@@ -220,7 +223,7 @@ def judged_chunk(pictures: Pictures, which: Numbers, side: int, share: float) ->
     images = {i: image for i, image in made.items() if not isinstance(image, str)}
     whole = np.stack(list(images.values())) if images else np.empty((0, 3, side, side), np.uint8)
     broken = [(i, reason) for i, reason in made.items() if isinstance(reason, str)]
-    return Chunk(torch.from_numpy(whole), torch.tensor(list(images), dtype=torch.long), broken)
+    return Chunk(torch.from_numpy(whole), np.array(list(images), np.int64), broken)
 
 
 class Stream:

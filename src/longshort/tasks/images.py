@@ -34,7 +34,7 @@ from longshort.tasks.augment import Augment, Draws, augmented, normalised
 Batch = tuple[Tensor, Tensor, Draws]  # bytes [B, 3, S, S], labels [B], and what is to happen to them
 Prepared = tuple[Tensor, Tensor, Tensor]  # what the model sees [B, 3, S, S], labels [B], share of a picture's own label
 USUAL = Augment()
-CHUNK = 32  # pictures that a process reads at a time
+CHUNK = 128  # pictures that a process reads at a time
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ImageClassification:
         chunks = [stream(step * count + i) for i in range(count)]
         pictures = self.splits.train
         pictures.note(broken for chunk in chunks for broken in chunk.broken)
-        which = torch.cat([chunk.which for chunk in chunks]).numpy()
+        which = np.concatenate([chunk.which for chunk in chunks])
         draws = self.augment.draw(len(which), self.side, np.random.default_rng([self.order, step, part]))
         return torch.cat([chunk.images for chunk in chunks]), torch.from_numpy(pictures.labels[which]), draws
 
@@ -151,7 +151,8 @@ class ImageClassification:
             chunk = stream(number)
             pictures.note(chunk.broken)
             if len(chunk.which):
-                yield model(normalised(chunk.images.to(device).float() / 255)).float(), chunk.which.numpy()
+                images = chunk.images.to(device)
+                yield model(normalised(images.float() / 255)).float(), chunk.which
             tell(min(self.judged, len(mine) - number * self.judged))
 
 
