@@ -135,6 +135,10 @@ def evaluate(
     /,
     *,
     split: Literal["dev", "test", "both"] = "both",
+    on: tuple[Literal["val", "real", "v2", "c", "a", "r", "nine", "robustness"], ...] = (),
+    corrupt: Path | None = None,
+    side: int | None = None,
+    crop: float | None = None,
     protocol: Literal["paper", "fast"] = "paper",
     corpus: Literal["enwik8", "text8"] | None = None,
     data: Path | None = None,
@@ -148,14 +152,21 @@ def evaluate(
     cpu: bool = False,
 ) -> None:
     """Judge a model: bits per character of a language model, on the development and test text of its training, or
-    accuracy of a classifier, on those examples.
+    accuracy of a classifier, on those examples; of a vision model, on ImageNet and on sets made to find its weaknesses.
 
-    Several processes (torchrun) divide the work. For classifiers, of the options only `split`, `data`, `which`, `out`
-    and `cpu` mean something.
+    Several processes (torchrun) divide the work. For classifiers of sequences, of the options only `split`, `data`,
+    `which`, `out` and `cpu` mean something; for vision models `on`, `corrupt`, `side`, `crop`, `data`, `batch`,
+    `which`, `out` and `cpu`.
 
     Args:
-        model: folder of a run, of a checkpoint or of a saved model, or a name on the Hugging Face hub
+        model: folder of a run, of a checkpoint or of a saved model, a name on the Hugging Face hub, or a .pth file of
+            the released ViL-LS
         split: which text, or which examples
+        on: sets in the folder --data: val (ImageNet's own), real, v2, c, a, r, nine (ImageNet-9); robustness prints the
+            paper's table of them
+        corrupt: a folder of pictures, with a folder for each class, to be corrupted as in ImageNet-C on the way
+        side: of pictures, in pixels, other than in the training
+        crop: share of a picture's shorter side that is seen, with `side` or alone
         protocol: paper: sequences of `context` characters, the last `step` of each judged; fast: the text is read once
         corpus: another text than the model's own: enwik8 or text8
         data: where the text or the examples of the training are now, if they moved
@@ -168,8 +179,25 @@ def evaluate(
         out: JSON file for the result
         cpu: leave the GPU alone
     """
-    from longshort.terminal import is_classifier, judge, judge_classifier
+    from longshort.robustness import is_vision
+    from longshort.terminal import is_classifier, judge, judge_classifier, judge_vision
 
+    if is_vision(model):
+        judge_vision(
+            model,
+            on=on,
+            data=data,
+            corrupt=corrupt,
+            side=side,
+            crop=crop,
+            batch=batch,
+            which=which,
+            out=out,
+            cpu=cpu,
+        )
+        return
+    if on or corrupt is not None:
+        raise ValueError(f"{model} is no vision model, which --on and --corrupt are for")
     if is_classifier(model):
         judge_classifier(model, split=split, data=data, which=which, out=out, cpu=cpu)
         return

@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
+from torch import nn
 
 from longshort.analysis.curves import draw_curves
 from longshort.analysis.shares import draw_shares, shares_on
 from longshort.analysis.visibility import draw_visibility
+from longshort.data.benchmarks import SEVERITIES, Benchmarks
+from longshort.data.images import Middle
 from longshort.data.text import open_text
 from longshort.evaluate import (
     classifies,
@@ -35,6 +39,19 @@ from longshort.evaluate import (
 )
 from longshort.generate import Sampling, generate
 from longshort.judge import share_found
+from longshort.robustness import (
+    NAMES,
+    PAPER,
+    ROBUSTNESS,
+    SETS,
+    Found,
+    Judge,
+    load_vision,
+    per_cent,
+    robustness_line,
+)
+from longshort.tasks.images import ImageClassification
+from longshort.tasks.robustness import corruption_errors
 from longshort.train.checkpoint import write_whole
 from longshort.train.log import read_log
 from longshort.train.processes import Processes
@@ -144,6 +161,95 @@ def judge_classifier(
         facts = {"model": name, "data": task.source.name, "precision": processes.precision, "accuracy": found}
         write_whole(out, json.dumps(facts, indent=1).encode())
     return found
+
+
+def judge_vision(
+    name: str,
+    *,
+    on: Sequence[str],
+    data: Path | None,
+    corrupt: Path | None,
+    side: int | None,
+    crop: float | None,
+    batch: int | None,
+    which: Which,
+    out: Path | None,
+    cpu: bool,
+) -> Found:
+    """Print, and write to `out`, what a vision model finds of the sets named, or of its own development set."""
+    make_room(out)
+    processes = Processes("auto", cpu=cpu)
+    console = Console(stderr=True, quiet=not processes.first)
+    model, view = load_vision(name, processes.device, which)
+    if side is not None or crop is not None:
+        view = Middle(side or view.side, crop or 1.0)
+    console.print(f"{name}, {processes.precision}, {view}", soft_wrap=True, highlight=False)
+    wanted: list[Any] = list(ROBUSTNESS if "robustness" in on else [each for each in SETS if each in on])
+    with Progress(console=console) as progress:
+        lines: dict[str, Any] = {}
+
+        def tell(part: str, done: int, of: int) -> None:
+            line = lines[part] = lines[part] if part in lines else progress.add_task(part, total=of)
+            progress.update(line, completed=done, visible=done < of)
+
+        judge = Judge(model, view, processes, batch or 128, tell)
+        if corrupt is not None:
+            found = judge.judge_corrupted(corrupt)
+        elif wanted:
+            if data is None:
+                raise ValueError("say where the sets are with --data")
+            found = judge.judge(wanted, Benchmarks(data))
+        else:
+            found = own_set(judge, name, data)
+    if processes.first:
+        tell_found(name, model, found, table="robustness" in on)
+        if out is not None:
+            facts = {"model": name, "precision": processes.precision, "view": str(view), **found.facts()}
+            write_whole(out, json.dumps(facts, indent=1).encode())
+    return found
+
+
+def own_set(judge: Judge, name: str, data: Path | None) -> Found:
+    """The development pictures of the model's own training, or those of `data`."""
+    run = find_run(name)
+    if data is None and (run is None or not isinstance(run.task, ImageClassification)):
+        raise ValueError(f"{name} does not say what it was trained on: say where pictures are with --data")
+    if data is not None:
+        pictures, classes = Benchmarks(data).validation()
+    else:
+        assert run is not None and isinstance(run.task, ImageClassification)
+        with named_if_missing(name, data):
+            splits = run.task.splits
+        pictures, classes = splits.dev, splits.classes
+    judge.check(classes)
+    return Found({"val": judge.share("val", pictures)}, broken=len(pictures.broken))
+
+
+def tell_found(name: str, model: nn.Module, found: Found, *, table: bool) -> None:
+    console = Console(width=max(Console().width, 120))
+    for each, share in found.accuracy.items():
+        console.print(f"{NAMES.get(each, each)}: {100 * share:.2f} %", highlight=False)
+    if found.corruptions:
+        relative = corruption_errors(found.corruptions)
+        errors = Table(title="Errors in % by severity, and relative to AlexNet's (CE)", title_justify="left")
+        for column in ("corruption", *map(str, SEVERITIES), "CE"):
+            errors.add_column(column, justify="left" if column == "corruption" else "right")
+        for corruption, shares in found.corruptions.items():
+            cells = [per_cent(share) for share in shares]
+            errors.add_row(corruption, *cells, *[""] * (5 - len(cells)), per_cent(relative[corruption]))
+        console.print(errors)
+        missing = "" if found.mce is not None else "none: not all corruptions and severities are there"
+        console.print(f"mCE: {per_cent(found.mce)}{missing}", highlight=False)
+    if table:
+        lines = Table(title="Robustness, in %; the paper's Table 6 above ours", title_justify="left")
+        for column in ("model", "M parameters", "ImageNet", "C, mCE", "A", "R", "9, mixed-same", "9, mixed-rand"):
+            lines.add_column(column, justify="left" if column == "model" else "right")
+        for other, figures in PAPER.items():
+            lines.add_row(f"{other} (paper)", *(f"{figure:g}" for figure in figures))
+        lines.add_row(*robustness_line(name, sum(p.numel() for p in model.parameters()), found))
+        console.print(lines)
+    if found.broken:
+        console.print(f"{found.broken:,} pictures could not be read and do not count", highlight=False)
 
 
 def write(

@@ -12,9 +12,9 @@ from shapes import KINDS, as_folder, encoded, files, picture
 
 from longshort.data.images import (
     ImageFolder,
+    Middle,
     Stream,
     anywhere,
-    centre,
     drawn,
     in_order,
     judged_chunk,
@@ -56,12 +56,12 @@ def image_of(width, height):
 
 
 def test_the_middle_of_a_picture():
-    made = centre(10, 0.5)(image_of(60, 40))
+    made = Middle(10, 0.5)(image_of(60, 40))
     assert made.shape == (3, 10, 10) and made.dtype == np.uint8
     across, down = made[0, 0].astype(float), made[1, :, 0].astype(float)
     assert abs(across.mean() - 29.5) <= 0.6 and abs(down.mean() - 19.5) <= 0.6
     assert np.ptp(across) == pytest.approx(18, abs=1) and np.ptp(down) == pytest.approx(18, abs=1)
-    assert np.array_equal(centre(40, 1.0)(image_of(40, 40))[0, 0], np.arange(40))
+    assert np.array_equal(Middle(40, 1.0)(image_of(40, 40))[0, 0], np.arange(40))
 
 
 def test_a_large_jpeg_is_decoded_small_and_shows_the_same():
@@ -69,7 +69,7 @@ def test_a_large_jpeg_is_decoded_small_and_shows_the_same():
         (np.add.outer(np.arange(600), np.arange(800))[..., None] // 6 + [0, 9, 20]).astype(np.uint8)
     )
     opened = Image.open(io.BytesIO(encoded(smooth, "jpg")))
-    found, plain = centre(16, 0.8)(opened).astype(float), centre(16, 0.8)(smooth).astype(float)
+    found, plain = Middle(16, 0.8)(opened).astype(float), Middle(16, 0.8)(smooth).astype(float)
     assert opened.size[0] < 800 and np.abs(found - plain).max() < 4
 
 
@@ -98,7 +98,7 @@ def test_pictures_of_all_modes_have_three_colours(mode, tmp_path):
     made.save(tmp_path / ("a.tif" if mode == "CMYK" else "a.png"))
     (name,) = os.listdir(tmp_path)
     with Image.open(tmp_path / name) as opened:
-        assert centre(8, 1.0)(opened).shape == (3, 8, 8)
+        assert Middle(8, 1.0)(opened).shape == (3, 8, 8)
 
 
 @pytest.fixture
@@ -124,9 +124,9 @@ def test_in_the_place_of_a_broken_picture_stands_the_next(some_broken, caplog):
 
 
 def test_broken_pictures_are_not_judged(some_broken):
-    chunk = judged_chunk(some_broken, np.arange(5), 8, 1.0)
+    chunk = judged_chunk(some_broken, np.arange(5), Middle(8, 1.0))
     assert chunk.which.tolist() == [0, 4] and len(chunk.images) == 2 and len(chunk.broken) == 3
-    none = judged_chunk(some_broken, np.array([1, 2]), 8, 1.0)
+    none = judged_chunk(some_broken, np.array([1, 2]), Middle(8, 1.0))
     assert none.images.shape == (0, 3, 8, 8) and none.which.tolist() == []
 
 

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -119,15 +119,26 @@ def labelled(found: Sequence[Entry], classes: Sequence[str]) -> Pictures:
 # What is cut out of a picture
 
 
-def centre(side: int, share: float) -> Callable[[Any], Bytes]:
-    """The middle: of the largest square, a square of `share` of its side, made `side` wide."""
+class View(Protocol):
+    """What is made of a picture, [3, S, S], when it is judged; it can be sent to another process."""
 
-    def cut(image: Any) -> Bytes:
-        most = min(image.size) * share
+    @property
+    def side(self) -> int: ...
+
+    def __call__(self, image: Any) -> Bytes: ...
+
+
+@dataclass(frozen=True)
+class Middle:
+    """Of the largest square in the middle, a square of `share` of its side, made `side` wide."""
+
+    side: int
+    share: float = 0.875
+
+    def __call__(self, image: Any) -> Bytes:
+        most = min(image.size) * self.share
         left, top = (image.size[0] - most) / 2, (image.size[1] - most) / 2
-        return resized(image, (left, top, left + most, top + most), side)
-
-    return cut
+        return resized(image, (left, top, left + most, top + most), self.side)
 
 
 def anywhere(side: int, draw: np.random.Generator) -> Callable[[Any], Bytes]:
@@ -216,12 +227,11 @@ def training_chunk(pictures: Pictures, which: Numbers, side: int, seed: Sequence
     return Chunk(torch.from_numpy(np.stack(images)), np.array(taken, np.int64), list(broken.items()))
 
 
-def judged_chunk(pictures: Pictures, which: Numbers, side: int, share: float) -> Chunk:
-    """The middle of each picture that can be read."""
-    cut = centre(side, share)
-    made = {int(i): pictures.read(int(i), cut) for i in which}
+def judged_chunk(pictures: Pictures, which: Numbers, view: View) -> Chunk:
+    """The view of each picture that can be read."""
+    made = {int(i): pictures.read(int(i), view) for i in which}
     images = {i: image for i, image in made.items() if not isinstance(image, str)}
-    whole = np.stack(list(images.values())) if images else np.empty((0, 3, side, side), np.uint8)
+    whole = np.stack(list(images.values())) if images else np.empty((0, 3, view.side, view.side), np.uint8)
     broken = [(i, reason) for i, reason in made.items() if isinstance(reason, str)]
     return Chunk(torch.from_numpy(whole), np.array(list(images), np.int64), broken)
 

@@ -5,7 +5,7 @@ B pictures of a batch, S side, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -19,9 +19,11 @@ from longshort.data.epochs import Epochs
 from longshort.data.images import (
     Chunk,
     ImageFolder,
+    Middle,
     Pictures,
     PictureSplits,
     Stream,
+    View,
     judged_chunk,
     training_chunk,
     workers_for,
@@ -125,35 +127,41 @@ class ImageClassification:
         """Accuracy on any pictures; those that cannot be read do not count."""
         device = next(model.parameters()).device
         found, loss, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
-        for scores, which in self.scores(model, pictures, part, parts, tell):
+        for scores, which in scores_of(model, pictures, self.view, self.judged, part, parts, tell):
             labels = torch.from_numpy(pictures.labels[which]).to(device)
             found += (scores.argmax(1) == labels).sum()
             loss += F.cross_entropy(scores, labels, reduction="sum")
             count += len(which)
         return {"accuracy": (found.item(), count), "dev_loss": (loss.item(), count)}
 
-    @torch.no_grad()
-    def scores(
-        self,
-        model: nn.Module,
-        pictures: Pictures,
-        part: int = 0,
-        parts: int = 1,
-        tell: Callable[[int], Any] = lambda count: None,
-    ) -> Any:
-        """Batch by batch, scores [B, K] and which pictures they are of, [B]. Each of `parts` takes its share."""
-        device = next(model.parameters()).device
-        mine = np.arange(part, len(pictures), parts)
-        count = -(-len(mine) // self.judged)
-        make = partial(judged_of, pictures, mine, self.judged, self.judged_side or self.side, self.crop)
-        stream = Stream(make, workers_for(parts), last=count)
-        for number in range(count):
-            chunk = stream(number)
-            pictures.note(chunk.broken)
-            if len(chunk.which):
-                images = chunk.images.to(device)
-                yield model(normalised(images.float() / 255)).float(), chunk.which
-            tell(min(self.judged, len(mine) - number * self.judged))
+    @property
+    def view(self) -> View:
+        return Middle(self.judged_side or self.side, self.crop)
+
+
+@torch.no_grad()
+def scores_of(
+    model: nn.Module,
+    pictures: Pictures,
+    view: View,
+    at_once: int,
+    part: int = 0,
+    parts: int = 1,
+    tell: Callable[[int], Any] = lambda count: None,
+) -> Iterator[tuple[Tensor, Numbers]]:
+    """Batch by batch, scores [B, K] and which pictures they are of, [B]; not of those that cannot be read. Each of
+    `parts` takes its share."""
+    device = next(model.parameters()).device
+    mine = np.arange(part, len(pictures), parts)
+    count = -(-len(mine) // at_once)
+    stream = Stream(partial(judged_of, pictures, mine, at_once, view), workers_for(parts), last=count)
+    for number in range(count):
+        chunk = stream(number)
+        pictures.note(chunk.broken)
+        if len(chunk.which):
+            images = chunk.images.to(device)
+            yield model(normalised(images.float() / 255)).float(), chunk.which
+        tell(min(at_once, len(mine) - number * at_once))
 
 
 def chunks_of(epochs: Epochs, shard: Shard) -> int:
@@ -168,5 +176,5 @@ def chunk_of(pictures: Pictures, epochs: Epochs, shard: Shard, side: int, number
     return training_chunk(pictures, which, side, (epochs.seed, step, shard.index, at))
 
 
-def judged_of(pictures: Pictures, mine: Numbers, at_once: int, side: int, share: float, number: int) -> Chunk:
-    return judged_chunk(pictures, mine[number * at_once : (number + 1) * at_once], side, share)
+def judged_of(pictures: Pictures, mine: Numbers, at_once: int, view: View, number: int) -> Chunk:
+    return judged_chunk(pictures, mine[number * at_once : (number + 1) * at_once], view)
