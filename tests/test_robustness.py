@@ -57,7 +57,7 @@ def data(tmp_path):
     made |= {
         "imagenet-r/n03/1.png": png("red"),
         "imagenet-r/n03/2.png": png("red", 2),
-        "imagenet-r/n01/1.png": png("green"),
+        "imagenet-r/n01/1.png": png("red", 5),
     }
     for place, name in enumerate(CORRUPTIONS):
         folder = f"imagenet-c/{'noise/' if place < 3 else ''}{name}"
