@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -255,7 +256,7 @@ def generate(
 
 
 def bench(
-    what: Literal["attention", "charlm", "lengths", "macs"],
+    what: Literal["attention", "charlm", "lengths", "macs", "vision"],
     table: Literal["lra", "vision"] = "lra",
     /,
     *,
@@ -264,12 +265,15 @@ def bench(
     repeats: int | None = None,
     only: str = "",
     flex: bool = False,
+    compile: bool = False,
 ) -> None:
     """Measure speed on this machine, or count.
 
     attention: each layer against full attention; on a GPU the operation alone and the memory too, with a figure.
     charlm: training steps of the language models against a GPT, and time per generated character (on a GPU).
     lengths: time against length on the CPU, as a figure.
+    vision: latency, training steps and memory of the vision models over the size of images, beside full attention and
+    timm's Swin, with a figure (on a GPU).
     macs lra: multiply-accumulates of the models of the Long Range Arena, beside the paper's.
     macs vision: the same, and parameters, of ViL-LS, CvT*-LS and CvT.
 
@@ -281,6 +285,7 @@ def bench(
         repeats: timed runs of each case, of which the median counts; 5 on a CPU and 20 on a GPU unless given
         only: measure the cases with this in their name
         flex: on a GPU, measure FlexAttention on the same mask too; it compiles for up to half a minute a case
+        compile: for vision, compile all models, which takes about a minute each
     """
     if repeats is not None and repeats < 1:
         raise SystemExit(refuse(f"repeats must be at least 1, got {repeats}", 2))
@@ -288,13 +293,14 @@ def bench(
     from torch.cuda import is_available
 
     gpu = device == "cuda" or (device == "auto" and is_available())
-    if (gpu or what == "charlm") and what not in ("lengths", "macs") and not is_available():
+    if (gpu or what in ("charlm", "vision")) and what not in ("lengths", "macs") and not is_available():
         from longshort.bench.gpu import NO_CUDA
 
         raise SystemExit(refuse(NO_CUDA, 1))
     attention = bench_gpu if gpu else bench_cpu
     macs = bench_macs if table == "lra" else bench_vision_macs
     benches = {"attention": attention, "charlm": bench_charlm, "lengths": bench_lengths, "macs": macs}
+    benches["vision"] = partial(bench_vision, compiled=compile)
     benches[what](out, only=only, repeats=repeats, flex=flex)
 
 
@@ -333,6 +339,13 @@ def bench_macs(out: Path, *, only: str, repeats: int | None, flex: bool) -> None
     from longshort.bench.lra import bench_macs, counted
 
     bench_macs(chosen(counted(), only), out, console=wide_console())
+
+
+def bench_vision(out: Path, *, only: str, repeats: int | None, flex: bool, compiled: bool) -> None:
+    from longshort.bench.gpu import wide_console
+    from longshort.bench.vision import bench_vision, cases
+
+    bench_vision(chosen(cases(), only), out, repeats=repeats or 5, compiled=compiled, console=wide_console())
 
 
 def bench_vision_macs(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:

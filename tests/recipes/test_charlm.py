@@ -21,8 +21,9 @@ PAPERS = {
 
 def run_of(name):
     recipe = RECIPES[name]
-    needs_path = inspect.signature(recipe).parameters.get("path")
-    return recipe(Path("notes.txt")) if needs_path else recipe()
+    parameters = inspect.signature(recipe).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty]  # where the text or the pictures are
+    return recipe(**{name: Path("somewhere") for name in needed})
 
 
 @pytest.mark.parametrize("name", PAPERS)

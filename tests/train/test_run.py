@@ -17,6 +17,7 @@ from longshort.train import AdamW, Run, TrainingError, as_json, from_json, train
 from longshort.train.run import differences
 
 ARGUMENTS = {"charlm.text": dict(path=Path("notes.txt"))}
+ARGUMENTS |= {name: dict(data=Path("imagenet")) for name in RECIPES if name.startswith("imagenet.")}
 
 
 @pytest.mark.parametrize("name", RECIPES)

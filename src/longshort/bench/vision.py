@@ -202,7 +202,8 @@ def bench_vision(
             write_json({"machine": machine_line(device), "compiled": compiled, "rows": facts}, out)
     console.print(machine_line(device), soft_wrap=True, highlight=False)
     console.print(table_of(rows, compiled))
-    console.print(f"written to {out}", soft_wrap=True, highlight=False)
+    draw(rows, out.with_suffix(".png"), f"{machine_line(device)}, bf16")
+    console.print(f"written to {out} and {out.with_suffix('.png')}", soft_wrap=True, highlight=False)
     return rows
 
 
@@ -226,6 +227,43 @@ def table_of(rows: Sequence[Row], compiled: bool) -> Any:
         speed, pixel = f"{row.per_second:,.0f}", f"{row.ns_per_pixel:.2f}"
         table.add_row(row.case, row.what, row.model, str(row.batch), eager, f"{row.ms:.1f}", ratio, speed, pixel, gib)
     return table
+
+
+COLOURS = {"full": "#b0492f", "LS": "#1f5f8b", "everywhere": "#2f8f5b", "Swin": "#8a8a8a"}
+
+
+def draw(rows: Sequence[Row], path: Path, caption: str) -> None:
+    """Time and memory of a training step for one image, over its side: a column for each family."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    families = list(dict.fromkeys(row.case.partition(",")[0] for row in rows))
+    figure = Figure(figsize=(5.2 * len(families), 7.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, len(families), squeeze=False)
+    for column, family in enumerate(families):
+        own = [row for row in rows if row.case.startswith(f"{family},") and row.what == "training" and row.ms]
+        for axes, value, name in (
+            (grid[0][column], lambda row: row.ms / row.batch, "ms a training step, for one image"),
+            (
+                grid[1][column],
+                lambda row: row.gib / row.batch if row.gib else None,
+                "GiB a training step, for one image",
+            ),
+        ):
+            for model in dict.fromkeys(row.model for row in own):
+                colour = next((c for key, c in reversed(COLOURS.items()) if key in model), "black")
+                points = sorted((row.size, value(row)) for row in own if row.model == model and value(row) is not None)
+                axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=model)
+            axes.set(xscale="log", yscale="log", xlabel="side of the image, pixels", ylabel=name)
+            sizes = sorted({row.size for row in own})
+            axes.set_xticks(sizes, [str(size) for size in sizes])
+            axes.minorticks_off()
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False)
+        grid[0][column].set_title(family, loc="left", fontweight="bold")
+    figure.suptitle(f"Training over the size of images ({caption})", x=0.01, ha="left")
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

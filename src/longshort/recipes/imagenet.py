@@ -205,7 +205,7 @@ def imagenette(
     )
     steps = 9_469 // 128
     return Run(
-        name=f"imagenette.{model}.{side}.seed{seed}",
+        name=f"imagenet.imagenette.{model}.{side}.seed{seed}",
         model=config,
         task=task,
         steps=epochs * steps,
