@@ -234,36 +234,43 @@ COLOURS = {"full": "#b0492f", "LS": "#1f5f8b", "everywhere": "#2f8f5b", "Swin": 
 
 def draw(rows: Sequence[Row], path: Path, caption: str) -> None:
     """Time and memory of a training step for one image, over its side: a column for each family."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    families = list(dict.fromkeys(row.case.partition(",")[0] for row in rows))
-    figure = Figure(figsize=(5.2 * len(families), 7.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(2, len(families), squeeze=False)
-    for column, family in enumerate(families):
-        own = [row for row in rows if row.case.startswith(f"{family},") and row.what == "training" and row.ms]
-        for axes, value, name in (
-            (grid[0][column], lambda row: row.ms / row.batch, "ms a training step, for one image"),
-            (
-                grid[1][column],
-                lambda row: row.gib / row.batch if row.gib else None,
-                "GiB a training step, for one image",
-            ),
-        ):
-            for model in dict.fromkeys(row.model for row in own):
-                colour = next((c for key, c in reversed(COLOURS.items()) if key in model), "black")
-                points = sorted((row.size, value(row)) for row in own if row.model == model and value(row) is not None)
-                axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=model)
-            axes.set(xscale="log", yscale="log", xlabel="side of the image, pixels", ylabel=name)
-            sizes = sorted({row.size for row in own})
-            axes.set_xticks(sizes, [str(size) for size in sizes])
-            axes.minorticks_off()
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False)
-        grid[0][column].set_title(family, loc="left", fontweight="bold")
+    trained = [row for row in rows if row.what == "training" and row.ms is not None]
+    families = list(dict.fromkeys(row.case.partition(",")[0] for row in trained))
+    measures: dict[str, Callable[[Row], float | None]] = {
+        "ms": lambda row: None if row.ms is None else row.ms / row.batch
+    }
+    if any(row.gib for row in trained):  # which a CPU does not tell
+        measures["GiB"] = lambda row: None if row.gib is None else row.gib / row.batch
+    if not families:
+        return
+    figure = Figure(figsize=(5.2 * len(families), 3.8 * len(measures)), layout="constrained")
+    grid = figure.subplots(len(measures), len(families), squeeze=False)
+    for line, (unit, value) in zip(grid, measures.items(), strict=True):
+        for axes, family in zip(line, families, strict=True):
+            draw_panel(axes, [row for row in trained if row.case.startswith(f"{family},")], value)
+            axes.set_ylabel(f"{unit} a training step, for one image")
+            axes.set_title(family, loc="left", fontweight="bold")
     figure.suptitle(f"Training over the size of images ({caption})", x=0.01, ha="left")
     figure.savefig(path, dpi=110)
+
+
+def draw_panel(axes: Any, rows: Sequence[Row], value: Callable[[Row], float | None]) -> None:
+    from matplotlib.ticker import LogLocator, ScalarFormatter
+
+    for model in dict.fromkeys(row.model for row in rows):
+        colour = next((c for key, c in reversed(COLOURS.items()) if key in model), "black")
+        points = sorted((row.size, value(row)) for row in rows if row.model == model)
+        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", color=colour, label=model)
+    axes.set(xscale="log", yscale="log", xlabel="side of the image, pixels")
+    sizes = sorted({row.size for row in rows})
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
 
 
 if __name__ == "__main__":
