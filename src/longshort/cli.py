@@ -407,19 +407,26 @@ def chosen(cases: Sequence[Any], only: str) -> list[Any]:
 
 
 def analyse(
-    what: Literal["visibility", "curves", "attention"],
+    what: Literal["visibility", "curves", "attention", "look", "similarity"],
     models: tuple[str, ...] = (),
     /,
     *,
     out: Path | None = None,
     against: Literal["step", "seconds"] = "step",
     prompt: Path | None = None,
+    image: Path | None = None,
+    at: tuple[int, ...] = (),
+    data: Path | None = None,
+    count: int = 64,
 ) -> None:
     """Draw what is inside, as a PNG.
 
     visibility: who sees whom, in the three geometries.
     curves RUN...: bits per character of runs while training, or the cross entropy of classifiers.
     attention MODEL: how much of each layer's attention goes to the window and how much to the rows.
+    look MODEL --image FILE --at Y X: where a patch of an image looks, through its window and through the rows.
+    look MODEL --prompt FILE --at N: the same for a character of a text.
+    similarity MODEL...: how alike the patches of an image become from block to block of vision models.
 
     Args:
         what: what to draw
@@ -427,10 +434,21 @@ def analyse(
         out: the file; out/visibility.png and so on unless given
         against: curves against steps or seconds
         prompt: attention on this text instead of the model's own development text
+        image: for look, a picture
+        at: for look, a pixel of it (Y X), the middle unless given; or a character of the prompt, the last of its first
+            1,024 unless given
+        data: for similarity, a folder, zip or tar of pictures; the models' own development set unless given
+        count: for similarity, so many pictures
     """
-    from longshort.terminal import draw
+    from longshort.terminal import draw, draw_look, draw_similarity
 
-    draw(what, models, out or Path(f"out/{what}.png"), against=against, prompt=prompt)
+    to = out or Path(f"out/{what}.png")
+    if what == "look":
+        draw_look(models, to, image=image, prompt=prompt, at=at)
+    elif what == "similarity":
+        draw_similarity(models, to, data=data, count=count)
+    else:
+        draw(what, models, to, against=against, prompt=prompt)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

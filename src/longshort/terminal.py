@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress
@@ -19,10 +20,13 @@ from rich.table import Table
 from torch import nn
 
 from longshort.analysis.curves import draw_curves
+from longshort.analysis.gaze import draw_gaze, draw_strip, looks_at, looks_back
 from longshort.analysis.shares import draw_shares, shares_on
+from longshort.analysis.similarity import draw_similarities, similarities
 from longshort.analysis.visibility import draw_visibility
+from longshort.data.archive import Entry, of_folder
 from longshort.data.benchmarks import SEVERITIES, Benchmarks
-from longshort.data.images import Middle
+from longshort.data.images import Middle, Pictures, judged_chunk
 from longshort.data.text import open_text
 from longshort.evaluate import (
     classifies,
@@ -46,10 +50,12 @@ from longshort.robustness import (
     SETS,
     Found,
     Judge,
+    is_vision,
     load_vision,
     per_cent,
     robustness_line,
 )
+from longshort.tasks.augment import normalised
 from longshort.tasks.images import ImageClassification
 from longshort.tasks.robustness import corruption_errors
 from longshort.train.checkpoint import write_whole
@@ -57,6 +63,7 @@ from longshort.train.log import read_log
 from longshort.train.processes import Processes
 
 Which = Literal["best", "last"]
+LONGEST = 1_024  # characters of a text that is looked at
 
 
 def judge(
@@ -306,10 +313,82 @@ def draw(
             raise ValueError(f"no log of a run in {', '.join(missing)}" if names else "give folders of runs to draw")
         draw_curves(logs, out, against=against)
     else:
-        if len(names) != 1:
-            raise ValueError(f"give one model to look into, got {len(names)}")
-        draw_attention(names[0], out, prompt)
+        draw_attention(one_of(names), out, prompt)
     print(f"{what}: {out}")
+
+
+def one_of(names: Sequence[str]) -> str:
+    if len(names) != 1:
+        raise ValueError(f"give one model to look into, got {len(names)}")
+    return names[0]
+
+
+def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Path | None, at: Sequence[int]) -> None:
+    """Of a patch of an image, or of a character of a text."""
+    name = one_of(names)
+    make_room(out)
+    if is_vision(name):
+        if image is None:
+            raise ValueError(f"{name} is a vision model: give it a picture with --image")
+        model, view = load_vision(name, torch.device("cpu"), "best")
+        pixels = opened(image, view)
+        height, width = pixels.shape[1:]
+        if len(at) not in (0, 2):
+            raise ValueError(f"at must be a pixel, Y X, of what the model sees, which is {height} × {width}, got {at}")
+        place = (at[0], at[1]) if at else (height // 2, width // 2)
+        looks = looks_at(model, normalised(pixels.float() / 255), place)
+        title = f"Where the patch at pixel ({place[0]}, {place[1]}) looks"
+        draw_gaze(looks, pixels.permute(1, 2, 0).numpy(), out, title=title)
+    else:
+        if len(at) > 1:
+            raise ValueError(f"at must be one number, that of a character, got {at}")
+        text = (texts_of(name, "dev")["dev"] if prompt is None else open_text(prompt))[:LONGEST].tobytes()
+        place_in_text = at[0] if at else len(text) - 1
+        found = looks_back(load_model(name, "cpu"), text, place_in_text)
+        draw_strip(found, text, out, title=f"Where character {place_in_text} looks")
+    print(f"look: {out}")
+
+
+def opened(path: Path, view: Any) -> torch.Tensor:
+    """Bytes [3, S, S] of a picture, as a model sees it."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return torch.from_numpy(view(image))
+    except UnidentifiedImageError:
+        raise ValueError(f"{path} is no picture that can be read") from None
+
+
+def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count: int) -> None:
+    if not names or count < 1:
+        raise ValueError(f"give vision models to compare and at least one picture, got {len(names)} and {count}")
+    make_room(out)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    found, images = {}, 0
+    for name in names:
+        if not is_vision(name):
+            raise ValueError(f"{name} is no vision model")
+        model, view = load_vision(name, device, "best")
+        entries = of_folder(data) if data is not None else own_entries(name)
+        every = max(len(entries) // count, 1)  # not all of the first class
+        pictures = Pictures(entries[::every][:count], np.zeros(count, np.int64))
+        chunk = judged_chunk(pictures, np.arange(len(pictures)), view)
+        pictures.note(chunk.broken)
+        images = len(chunk.which)
+        batches = (normalised(part.to(device).float() / 255) for part in chunk.images.split(16))
+        found[Path(name).name] = similarities(model, batches)
+    draw_similarities(found, out, images=images)
+    write_whole(out.with_suffix(".json"), json.dumps(found, indent=1).encode())
+    print(f"similarity: {out}")
+
+
+def own_entries(name: str) -> Sequence[Entry]:
+    run = find_run(name)
+    if run is None or not isinstance(run.task, ImageClassification):
+        raise ValueError(f"{name} does not say what it was trained on: name pictures with --data")
+    with named_if_missing(name, None):
+        return run.task.splits.dev.entries
 
 
 def draw_attention(name: str, out: Path, prompt: Path | None) -> None:

@@ -29,8 +29,37 @@ def reference(
     start: int,
     scale: float,
 ) -> Tensor:
+    weights = weights_of(
+        q,
+        k,
+        k_global,
+        geometry=geometry,
+        mask=mask,
+        mask_global=mask_global,
+        positions=positions,
+        bias=bias,
+        start=start,
+        scale=scale,
+    )
+    values = torch.cat([v, v_global], dim=2).to(weights.dtype)  # [B, H, M + R, D]
+    return (F.dropout(weights, dropout) @ values).to(v.dtype)
+
+
+def weights_of(
+    q: Tensor,
+    k: Tensor,
+    k_global: Tensor,
+    *,
+    geometry: Geometry,
+    mask: Tensor | None,
+    mask_global: Tensor | None,
+    positions: RelativePositions | None,
+    bias: Tensor | None,
+    start: int,
+    scale: float,
+) -> Tensor:
+    """The softmax of every query over keys and rows, [B, H, N, M + R]."""
     exact = torch.promote_types(q.dtype, torch.float32)
-    values = torch.cat([v, v_global], dim=2).to(exact)  # [B, H, M + R, D]
     q, k, k_global = q.to(exact) * scale, k.to(exact), k_global.to(exact)
     end, rows = start + q.shape[2], k_global.shape[2]
     i = torch.arange(start, end, device=q.device)[:, None]  # [N, 1]
@@ -51,8 +80,7 @@ def reference(
     if mask is not None or mask_global is not None:
         visible = visible & present(mask, mask_global, q.shape[0], k.shape[2], rows, q.device)[:, None, None]
     scores = torch.cat([local, far], dim=3).masked_fill(~visible, torch.finfo(exact).min)
-    weights = scores.softmax(dim=3).masked_fill(~visible, 0.0)  # where nothing is visible, min made them uniform
-    return (F.dropout(weights, dropout) @ values).to(v.dtype)
+    return scores.softmax(dim=3).masked_fill(~visible, 0.0)  # where nothing is visible, min made them uniform
 
 
 def at_distance(q: Tensor, table: Tensor, distance: Tensor) -> Tensor:
