@@ -31,7 +31,8 @@ def trained(config, x, impl):
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("size", [(64, 64), (97, 50)])
-def test_kernels_are_plain_pytorch(config, size):
+def test_kernels_are_plain_pytorch(config, size, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # BatchNorm of few pictures makes rounding large
     x = torch.randn(3, 3, *size, device="cuda")
     (scores, grads), (expected, expected_grads) = trained(config, x, "auto"), trained(config, x, "chunked")
     torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-3)
@@ -39,6 +40,7 @@ def test_kernels_are_plain_pytorch(config, size):
         assert (found - plain).norm() <= 2e-3 * plain.norm() + 1e-5
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the compiler imports
 @pytest.mark.parametrize("make", [lambda: ViL.preset("medium"), lambda: CvT.preset("ls_13")], ids=["ViL", "CvT"])
 def test_compiled_and_in_bf16_at_the_papers_size(make):
     torch.manual_seed(0)

@@ -31,6 +31,7 @@ def test_a_timm_that_does_not_load_is_left_alone(monkeypatch):
     broken = ModuleType("timm")
     broken.__spec__ = sys.__spec__
     monkeypatch.setitem(sys.modules, "timm", broken)
+    monkeypatch.setitem(sys.modules, "timm.models", None)
     registry.register_if_there()
 
 
@@ -43,3 +44,4 @@ def test_create_model():
     assert [tuple(t.shape[1:]) for t in maps(torch.randn(1, 3, 64, 96))] == [(64, 16, 24), (192, 8, 12), (384, 4, 6)]
     some = timm.create_model("vil_ls_medium", features_only=True, out_indices=(1, 3))
     assert some.feature_info.reduction() == [8, 32]
+    registry.register_if_there()  # twice is once

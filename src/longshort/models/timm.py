@@ -38,13 +38,14 @@ def register_if_there() -> None:
     if importlib.util.find_spec("timm") is None:
         return
     try:
-        from timm.models import generate_default_cfgs, register_model
+        from timm.models import generate_default_cfgs, is_model, register_model
     except Exception:  # whatever its own dependencies raise
         return
     module: Any = __import__(__name__, fromlist=["names"])
     module.default_cfgs = generate_default_cfgs({name: pretrained_cfg(size) for name, (_, size) in names().items()})
     for name, (config, _) in names().items():
-        register_model(entry(name, config))
+        if not is_model(name):
+            register_model(entry(name, config))
 
 
 def pretrained_cfg(size: int) -> dict[str, Any]:
