@@ -29,7 +29,8 @@ def steady(folder, **changes):
 
 
 def test_two_processes_learn_what_one_does(tmp_path):
-    one = steady(tmp_path)
+    """And their moving averages are its."""
+    one = steady(tmp_path, average=0.7)
     lonely = replace(one.task, evaluation=Reading(context=8, batch=1))  # the second process has nothing to judge
     alone = {task: replace(one, name=name, task=task) for name, task in (("one", one.task), ("lonely", lonely))}
     for run in alone.values():
