@@ -141,7 +141,7 @@ def run(tmp_path):
 def test_a_run_is_judged_on_its_own_pictures_or_on_others(run, data, tmp_path, capsys):
     assert is_vision(str(run)) and not is_vision(str(data))
     assert main(["evaluate", str(run), "--cpu"]) == 0
-    assert "ImageNet: " in capsys.readouterr().out
+    assert "pictures to judge by: " in capsys.readouterr().out
     out = tmp_path / "found.json"
     assert main(["evaluate", str(run), "--cpu", "--on", "robustness", "--data", str(data), "--out", str(out)]) == 0
     printed = capsys.readouterr().out

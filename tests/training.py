@@ -14,8 +14,9 @@ from longshort.data.source import FileSource
 from longshort.models.charlm import CharLMConfig
 from longshort.tasks import LanguageModelling
 from longshort.tasks.bits import Reading
-from longshort.train import AdamW, Muon, Run, Schedule, train
+from longshort.train import AdamW, Muon, Run, Schedule, StoppedError, train
 from longshort.train.checkpoint import META, Checkpoints
+from longshort.train.fit import Loop
 from longshort.train.log import read_log
 
 MODEL = CharLMConfig(layers=1, width=16, heads=2, feedforward=32, window=8, segment=4, dropout=0.1, memory=16)
@@ -138,6 +139,18 @@ def same_weights(a, b, tolerance=0.0):
     assert a.keys() == b.keys()
     for name in a:
         torch.testing.assert_close(a[name], b[name], atol=tolerance, rtol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def stop_before(patch, step):
+    """A training stops before this step, without saving it."""
+    update = Loop.update
+
+    def stops(loop, rate):
+        if loop.step == step:
+            raise StoppedError("here")
+        return update(loop, rate)
+
+    patch(Loop, "update", stops)
 
 
 def before_call(patch, owner, name, n, act):

@@ -229,7 +229,7 @@ def own_set(judge: Judge, name: str, data: Path | None) -> Found:
             splits = run.task.splits
         pictures, classes = splits.dev, splits.classes
     judge.check(classes)
-    return Found({"val": judge.share("val", pictures)}, broken=len(pictures.broken))
+    return Found({"dev": judge.share("dev", pictures)}, broken=len(pictures.broken))
 
 
 def tell_found(name: str, model: nn.Module, found: Found, *, table: bool) -> None:
@@ -376,6 +376,8 @@ def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count
         chunk = judged_chunk(pictures, np.arange(len(pictures)), view)
         pictures.note(chunk.broken)
         images = len(chunk.which)
+        if not images:
+            raise ValueError(f"none of {len(pictures)} pictures can be read")
         batches = (normalised(part.to(device).float() / 255) for part in chunk.images.split(16))
         found[Path(name).name] = similarities(model, batches)
     draw_similarities(found, out, images=images)

@@ -115,7 +115,9 @@ def test_from_the_command_line(tmp_path, capsys):
     assert main(["analyse", "similarity", *arguments]) == 0
     assert len(json.loads(sim.with_suffix(".json").read_text())["cvt"]) == 4 and sim.exists()
     capsys.readouterr()
+    as_folder(tmp_path / "broken", {"a/1.png": b""})
     for arguments, words in (
+        (["similarity", str(tmp_path / "cvt"), "--data", str(tmp_path / "broken")], "none of 1 pictures can be read"),
         (["look", str(tmp_path / "cvt")], "give it a picture with --image"),
         (["look"], "give one model"),
         (["look", str(tmp_path / "cvt"), "--image", str(tmp_path / "text.txt")], "is no picture"),

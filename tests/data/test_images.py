@@ -119,6 +119,7 @@ def test_in_the_place_of_a_broken_picture_stands_the_next(some_broken, caplog):
     assert len(some_broken.broken) == 3
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == 3 and "1.png, which cannot be read (" in said[0] and said[2].endswith("; 3 so far")
+    assert "(it is no picture)" in said[1] and "(it is no picture)" in said[2]
     with pytest.raises(ValueError, match=r"none of 2 pictures can be read, such as .*1\.png"):
         training_chunk(some_broken, np.array([1, 2]), 8, (0,))
 

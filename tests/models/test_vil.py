@@ -129,6 +129,14 @@ def test_a_file_that_holds_code_is_refused(tmp_path):
         ViL.from_released(tmp_path / "model.pth")
 
 
+@pytest.mark.parametrize("kept", [0, 100, 20_000])
+def test_a_file_that_was_cut_off_is_told_in_one_line(kept, state, tmp_path):
+    torch.save(state, tmp_path / "whole.pth")
+    (tmp_path / "cut.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"cut\.pth holds more than tensors.* or is no file of torch\.save: [^\n]+$"):
+        ViL.from_released(tmp_path / "cut.pth")
+
+
 @pytest.mark.parametrize("arch", ["", "h3,x4", "h3,,d4", "h"])
 def test_an_arch_that_is_none_is_refused(arch, state):
     with pytest.raises(ValueError, match="arch has a stage"):

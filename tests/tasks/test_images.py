@@ -8,7 +8,7 @@ import torch
 from pictures import CVT
 from shapes import KINDS, as_folder, files
 from torch import nn
-from training import checkpoints, do, outcome
+from training import checkpoints, do, outcome, stop_before
 
 from longshort.data.images import ImageFolder
 from longshort.nn.spec import LongShort
@@ -16,7 +16,6 @@ from longshort.tasks import images
 from longshort.tasks.augment import Augment
 from longshort.tasks.images import ImageClassification
 from longshort.train import AdamW, Run, StoppedError
-from longshort.train.fit import Loop
 
 PLAIN = Augment(operations=0, erase=0.0, mixup=0.0, cutmix=0.0)
 
@@ -113,17 +112,10 @@ def test_a_model_learns(task):
 def test_a_stopped_training_goes_on_as_if_nothing_had_been(task, tmp_path, monkeypatch):
     run = run_of(task)
     do(run, tmp_path / "whole")
-    update = Loop.update
-
-    def stops(loop, rate):
-        if loop.step == 4:
-            raise StoppedError("here")
-        return update(loop, rate)
-
-    monkeypatch.setattr(Loop, "update", stops)
-    with pytest.raises(StoppedError):
-        do(run, tmp_path / "parts")
-    monkeypatch.setattr(Loop, "update", update)
+    with monkeypatch.context() as patch:
+        stop_before(patch.setattr, 4)
+        with pytest.raises(StoppedError):
+            do(run, tmp_path / "parts")
     do(replace(run), tmp_path / "parts", resume=True)
     assert outcome(run, tmp_path / "parts") == outcome(run, tmp_path / "whole")
     assert checkpoints(run, tmp_path / "parts").steps()[-1] == 6

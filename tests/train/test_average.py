@@ -4,11 +4,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from training import checkpoints, do, language, outcome, points, same_weights, weights
+from training import checkpoints, do, language, outcome, points, same_weights, stop_before, weights
 
 from longshort.train import StoppedError
 from longshort.train.average import Average
-from longshort.train.fit import Loop
 
 
 class Jumping(nn.Module):
@@ -67,17 +66,10 @@ def test_it_is_judged(tmp_path, monkeypatch):
 def test_a_resumed_training_goes_on_with_it(tmp_path, monkeypatch):
     run = language(tmp_path, average=0.8)
     do(run, tmp_path / "whole")
-    update = Loop.update
-
-    def stops(loop, rate):
-        if loop.step == 4:
-            raise StoppedError("here")
-        return update(loop, rate)
-
-    monkeypatch.setattr(Loop, "update", stops)
-    with pytest.raises(StoppedError):
-        do(run, tmp_path / "parts")
-    monkeypatch.setattr(Loop, "update", update)
+    with monkeypatch.context() as patch:
+        stop_before(patch.setattr, 4)
+        with pytest.raises(StoppedError):
+            do(run, tmp_path / "parts")
     do(run, tmp_path / "parts", resume=True)
     assert outcome(run, tmp_path / "parts") == outcome(run, tmp_path / "whole")
 

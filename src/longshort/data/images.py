@@ -55,6 +55,8 @@ class Pictures:
         try:
             with image.open(io.BytesIO(self.entries[i].read())) as opened:
                 return cut(opened)
+        except image.UnidentifiedImageError:
+            return "it is no picture"
         except Exception as error:  # of damaged files, decoders raise nearly everything
             return str(error) or type(error).__name__
 

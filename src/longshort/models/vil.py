@@ -189,9 +189,17 @@ def read_released(weights: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
     if not isinstance(weights, Mapping):
         try:
             weights = torch.load(weights, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
+        except (
+            pickle.UnpicklingError,
+            EOFError,
+            RuntimeError,
+            OSError,
+        ) as error:  # all of them of files that are cut off
+            if isinstance(error, OSError) and error.filename is not None:  # which cannot be opened at all
+                raise
+            reason = str(error).partition("\n")[0] or "it is empty"
             raise ValueError(
-                f"{weights} holds more than tensors and numbers, or is no file of torch.save: {error}. If you trust "
+                f"{weights} holds more than tensors and numbers, or is no file of torch.save: {reason}. If you trust "
                 "it, read it with torch.load(..., weights_only=False) and give what came out"
             ) from None
     found: Any = weights
