@@ -88,7 +88,10 @@ def test_moves_go_as_far_as_their_level():
         torch.testing.assert_close(matrix @ middle, middle[:2], atol=1e-4, rtol=0)
     torch.testing.assert_close(right @ middle, torch.tensor([95.45, 50.0], dtype=torch.double), atol=1e-3, rtol=0)
     torch.testing.assert_close(down @ middle, torch.tensor([50.0, 95.45], dtype=torch.double), atol=1e-3, rtol=0)
-    assert turn[0, 0] == pytest.approx(np.cos(np.pi / 6)) and shear_x[0, 1] == pytest.approx(0.3)
+    linear = [matrix[:, :2].flatten().tolist() for matrix in (turn, shear_x, shear_y, right, down)]
+    cosine, sine = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    expected = [[cosine, sine, -sine, cosine], [1, 0.3, 0, 1], [1, 0, 0.3, 1], [1, 0, 0, 1], [1, 0, 0, 1]]
+    assert linear == [pytest.approx(each, abs=1e-6) for each in expected]
 
 
 def test_each_picture_gets_its_own_operation():
