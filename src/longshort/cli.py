@@ -350,9 +350,9 @@ def bench_vision(out: Path, *, only: str, repeats: int | None, flex: bool, compi
 
 def bench_vision_macs(out: Path, *, only: str, repeats: int | None, flex: bool) -> None:
     from longshort.bench.gpu import wide_console
-    from longshort.bench.images import LINES, bench_images_macs
+    from longshort.bench.vision_macs import LINES, bench_vision_macs
 
-    bench_images_macs(chosen(LINES, only), out, console=wide_console())
+    bench_vision_macs(chosen(LINES, only), out, console=wide_console())
 
 
 def report(

@@ -45,13 +45,6 @@ class Benchmarks:
                     return above / each
         raise FileNotFoundError(f"{self.folder} has none of {', '.join(PLACES[name])}")
 
-    def has(self, name: str) -> bool:
-        try:
-            self.place(name)
-        except FileNotFoundError:
-            return False
-        return True
-
     def validation(self) -> tuple[Pictures, tuple[str, ...]]:
         """ImageNet's own, and its classes."""
         inside = self.folder / "imagenet"

@@ -6,8 +6,8 @@ import pytest
 import torch
 from pictures import VIL
 
-from longshort.bench.images import LINES, Line, bench_images_macs, beyond_borders, figures
 from longshort.bench.macs import count
+from longshort.bench.vision_macs import LINES, Line, bench_vision_macs, beyond_borders, figures
 
 TOLERANCE = {"ViL": 1e-3, "CvT-13, 384": 0.03, "CvT*-LS-21, 448": 0.02}  # the paper's own count is not to be had
 
@@ -40,7 +40,7 @@ def test_the_table_is_printed_and_written(tmp_path, capsys):
     from rich.console import Console
 
     line = Line("tiny", VIL.build, 32, macs=1.0, parameters=2.0)
-    bench_images_macs([line], tmp_path / "macs.json", console=Console(width=150))
+    bench_vision_macs([line], tmp_path / "macs.json", console=Console(width=150))
     (found,) = json.loads((tmp_path / "macs.json").read_text())["models"]
     assert found["macs"] == count(VIL.build(), torch.zeros(1, 3, 32, 32)) / 1e9
     assert "tiny" in capsys.readouterr().out

@@ -82,7 +82,7 @@ def beyond_borders(model: Pyramid, side: int) -> int:
     return more
 
 
-def bench_images_macs(lines: Sequence[Line], out: Path, *, console: Console) -> list[dict[str, Any]]:
+def bench_vision_macs(lines: Sequence[Line], out: Path, *, console: Console) -> list[dict[str, Any]]:
     """Count, print the table, write it to `out`."""
     from rich.table import Table
 
