@@ -71,6 +71,7 @@ class Points:
     draws: bool = False  # random numbers while it evaluates
 
     metric = "score"
+    unit = "points"
 
     def batch(self, step, part, parts):
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step * parts + part))
@@ -82,7 +83,7 @@ class Points:
     def prepare(self, batch):
         return batch
 
-    def tokens(self, batch):
+    def size(self, batch):
         return len(batch["x"])
 
     def loss(self, model, batch, carry):
@@ -123,7 +124,7 @@ def weights(run, out):
 def outcome(run, out):
     """All that a training leaves but for how long it took."""
     folder = out / run.name
-    lines = [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in read_log(folder)]
+    lines = [{k: v for k, v in line.items() if not k.endswith(("seconds", "_per_second"))} for line in read_log(folder)]
     last = checkpoints(run, out).last()
     about = json.loads((last / META).read_text())
     result = json.loads((folder / "result.json").read_text())

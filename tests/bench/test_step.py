@@ -79,5 +79,5 @@ def test_a_step_of_it_is_a_step_of_the_training(monkeypatch):
 
     monkeypatch.setattr(Loop, "update", watched)
     milliseconds_a_step(RUN, steps=2, cpu=True)
-    assert [tokens for tokens, _ in seen] == [RUN.task.tokens(RUN.task.batch(i, 0, 1)) for i in range(4)]
+    assert [tokens for tokens, _ in seen] == [RUN.task.size(RUN.task.batch(i, 0, 1)) for i in range(4)]
     assert all(changed > 10 for _, changed in seen)

@@ -63,7 +63,7 @@ def test_a_batch_is_the_sequences_of_its_step():
     items, train = TASK.epochs.at(3), TASK.splits.train
     assert tokens.tolist() == train.sequences.padded(items, 30).tolist()
     assert labels.tolist() == train.labels[items].tolist()
-    assert TASK.tokens(TASK.batch(3, 0, 1)) == train.lengths[items].clip(max=30).sum()
+    assert TASK.size(TASK.batch(3, 0, 1)) == train.lengths[items].clip(max=30).sum()
 
 
 def test_lengths_are_rounded_up():

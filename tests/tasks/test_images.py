@@ -106,7 +106,7 @@ def test_a_model_learns(task):
     task = replace(task, augment=PLAIN, images=20)
     run = replace(run_of(task), steps=25, evaluate_every=25, save_every=25, log_every=25)
     result, printed = do(run, task.source.path.parent)
-    assert result.metrics["accuracy"] > 0.8 and "accuracy" in printed
+    assert result.metrics["accuracy"] > 0.8 and "accuracy" in printed and "pictures/s" in printed
 
 
 def test_a_stopped_training_goes_on_as_if_nothing_had_been(task, tmp_path, monkeypatch):

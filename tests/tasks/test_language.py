@@ -44,8 +44,8 @@ def test_a_batch_is_lanes_of_the_training_text(task):
 
 
 def test_tokens_are_predictions(task):
-    assert task.tokens(task.batch(0, 0, 1)) == 4 * 12
-    assert task.tokens(task.batch(0, 1, 2)) == 2 * 12
+    assert task.size(task.batch(0, 0, 1)) == 4 * 12
+    assert task.size(task.batch(0, 1, 2)) == 2 * 12
 
 
 @pytest.mark.parametrize("parts", [2, 4])

@@ -486,10 +486,10 @@ def test_what_is_told(tmp_path):
     run = points(scores=(0, 0, 0, 0, 2.5, 0, 1.5), evaluate_every=4, log_every=3)
     result, printed = do(run, tmp_path)
     progress, finish, end = printed.splitlines()
-    assert progress.startswith("step 3 of 6  loss ") and "tokens/s" in progress and progress.endswith("left")
+    assert progress.startswith("step 3 of 6  loss ") and "points/s" in progress and progress.endswith("left")
     assert finish.startswith("step 6 of 6  loss ") and "score 2.5000" in finish
     assert end.startswith("points: 6 steps in 0:00:00  score 1.5000, ") and str(tmp_path / "points") in end
-    losses = {"step", "loss", "rate", "tokens_per_second", "seconds"}
+    losses = {"step", "loss", "rate", "points_per_second", "seconds"}
     first, middle, last, score = read_log(tmp_path / "points")
     assert first.keys() == last.keys() == losses
     assert middle == {"step": 4, "score": 2.5} and score == {"step": 6, "score": 1.5}
@@ -502,7 +502,7 @@ def test_on_a_terminal_one_line_moves(tmp_path):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=150)
     train(points(), tmp_path, cpu=True, console=terminal)
     printed = terminal.file.getvalue()
-    assert "step 6 of 6  loss" in printed and "tokens/s" in printed
+    assert "step 6 of 6  loss" in printed and "points/s" in printed
     assert "\x1b[2K" in printed and "points: 6 steps" in printed
     with pytest.raises(DivergedError):
         train(points(name="nan", nan=(0,)), tmp_path, cpu=True, console=terminal)
@@ -592,5 +592,5 @@ def test_the_speed_is_that_of_training(tmp_path, monkeypatch):
     monkeypatch.setattr(Points, "evaluate", slowly)
     run = points(steps=9, log_every=3, evaluate_every=2)  # evaluations between the lines of the log
     do(run, tmp_path)
-    speeds = [line["tokens_per_second"] for line in read_log(tmp_path / "points") if "loss" in line]
-    assert len(speeds) == 3 and min(speeds[1:]) > 12 / 0.4  # 12 tokens a line; with the pauses at most 12 / 0.5
+    speeds = [line["points_per_second"] for line in read_log(tmp_path / "points") if "loss" in line]
+    assert len(speeds) == 3 and min(speeds[1:]) > 12 / 0.4  # 12 points a line; with the pauses at most 12 / 0.5

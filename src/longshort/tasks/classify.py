@@ -40,6 +40,7 @@ class Classification:
 
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
+    unit: ClassVar[str] = "tokens"
 
     def __post_init__(self) -> None:
         for name in ("length", "sequences", "multiple", "judged"):
@@ -67,7 +68,7 @@ class Classification:
     def prepare(self, batch: Any) -> Any:
         return batch
 
-    def tokens(self, batch: Batch) -> int:
+    def size(self, batch: Batch) -> int:
         return sum(int(t.count_nonzero()) for t in batch[0])
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:

@@ -60,6 +60,7 @@ class ImageClassification:
 
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
+    unit: ClassVar[str] = "pictures"
 
     def __post_init__(self) -> None:
         for name in ("side", "images", "judged"):
@@ -98,8 +99,8 @@ class ImageClassification:
         draws = self.augment.draw(len(which), self.side, np.random.default_rng([self.order, step, part]))
         return torch.cat([chunk.images for chunk in chunks]), torch.from_numpy(pictures.labels[which]), draws
 
-    def tokens(self, batch: Batch) -> int:
-        return len(batch[0])  # of which the speed counts pictures
+    def size(self, batch: Batch) -> int:
+        return len(batch[0])
 
     def prepare(self, batch: Batch) -> Prepared:
         images, labels, draws = batch

@@ -33,6 +33,7 @@ class LanguageModelling:
 
     metric: ClassVar[str] = "bpc"
     higher_is_better: ClassVar[bool] = False
+    unit: ClassVar[str] = "tokens"
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.sequences < 1:
@@ -60,7 +61,7 @@ class LanguageModelling:
     def prepare(self, batch: Any) -> Any:
         return batch
 
-    def tokens(self, batch: Tensor) -> int:
+    def size(self, batch: Tensor) -> int:
         return batch.shape[0] * (batch.shape[1] - 1)
 
     def loss(self, model: nn.Module, batch: Tensor, carry: Any) -> tuple[Tensor, Any]:

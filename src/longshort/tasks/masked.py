@@ -52,7 +52,7 @@ class MaskedModelling(Classification):
         shown = np.where(hidden, np.int16(self.mask), whole)
         return torch.from_numpy(shown), torch.from_numpy(np.where(hidden, whole, np.int16(0)))
 
-    def tokens(self, batch: Any) -> int:
+    def size(self, batch: Any) -> int:
         return int(batch[0].count_nonzero())
 
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> tuple[Tensor, Any]:

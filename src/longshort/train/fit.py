@@ -175,7 +175,7 @@ class Loop:
 
     def loop(self, log: Log, stop: Stop) -> None:
         run = self.run
-        began, tokens, lap = time.monotonic() - self.seconds, 0, time.monotonic()
+        began, seen, lap = time.monotonic() - self.seconds, 0, time.monotonic()
         if self.owes:  # left out by a stop, or due by settings that changed
             try:
                 self.judge(log, stop)
@@ -186,14 +186,15 @@ class Loop:
             lap = time.monotonic()
         while self.step < run.steps:
             rate = run.schedule.factor(self.step, run.steps)
-            tokens += self.update(rate)
+            seen += self.update(rate)
             logs, last = self.step % run.log_every == 0, self.step == run.steps
             if logs or last:
-                loss, speed = self.mean_loss(), tokens / (time.monotonic() - lap)
+                loss, speed = self.mean_loss(), seen / (time.monotonic() - lap)
                 self.seconds = time.monotonic() - began
-                log.numbers(self.step, loss=loss, rate=rate, tokens_per_second=speed, seconds=self.seconds)
-                log.progress(self.step, f"loss {loss:.4f}{self.told()}  {speed:,.0f} tokens/s")
-                tokens, lap = 0, time.monotonic()
+                numbers = {"loss": loss, "rate": rate, f"{run.task.unit}_per_second": speed, "seconds": self.seconds}
+                log.numbers(self.step, **numbers)
+                log.progress(self.step, f"loss {loss:.4f}{self.told()}  {speed:,.0f} {run.task.unit}/s")
+                seen, lap = 0, time.monotonic()
             else:
                 log.move(self.step)
             stopping = self.stopping(stop, logs or last)
@@ -219,15 +220,15 @@ class Loop:
         return "".join(f"  {name} {value:.4f}" for name, value in self.metrics.items())
 
     def update(self, rate: float) -> int:
-        """One step of the optimizer. How many tokens it learned from, in all processes."""
+        """One step of the optimizer. How much it learned from, in all processes."""
         run, processes = self.run, self.processes
         set_rate(self.optimizer, rate)
         self.model.train()
-        tokens = 0
+        seen = 0
         for i in range(run.accumulate):
             part = processes.index * run.accumulate + i
             batch = run.task.batch(self.step, part, self.parts)
-            tokens += run.task.tokens(batch) * processes.count
+            seen += run.task.size(batch) * processes.count
             last = i == run.accumulate - 1
             with processes.accumulating(self.model, last):
                 given = run.task.prepare(processes.send(batch))
@@ -241,7 +242,7 @@ class Loop:
         self.step += 1
         if self.average is not None:
             self.average.update(self.model, self.step)
-        return tokens
+        return seen
 
     def forward_backward(self, batch: Any, carry: Any) -> tuple[Tensor, Any]:
         """Adds a part's gradients to the model; the loss, and what the part carries on."""

@@ -19,6 +19,7 @@ class Task(Protocol):
 
     metric: ClassVar[str]  # of those that `evaluate` gives, the one by which a checkpoint is the best
     higher_is_better: ClassVar[bool]
+    unit: ClassVar[str]  # of what is learned from, such as tokens: what the speed counts
 
     def fingerprint(self) -> str:
         """Of the data, which may change behind a run's back: batches of other data would be no continuation."""
@@ -37,8 +38,8 @@ class Task(Protocol):
         """The mean loss, and what this part carries on to its next step (at first None): tensors without gradients."""
         ...
 
-    def tokens(self, batch: Any) -> int:
-        """How much is learned from: what the speed counts."""
+    def size(self, batch: Any) -> int:
+        """How much is learned from, in units."""
         ...
 
     def evaluate(self, model: nn.Module, part: int, parts: int) -> Means:
