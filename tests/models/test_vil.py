@@ -8,7 +8,8 @@ import pytest
 import torch
 from pictures import VIL, images, model_of
 
-from longshort.models.vil import PRESETS, ViL, by_offset, config_of, stages_from
+from longshort.models.vil import PRESETS, ViL
+from longshort.models.vil_released import by_offset, config_of, stages_from
 from longshort.nn.spec import Full, LongShort
 
 FILE = Path(__file__).parents[1] / "fixtures" / "released" / "vil_ls_released_tiny.npz"
@@ -115,7 +116,9 @@ def test_offsets_that_share_an_entry():
     [
         ({}, "not among them, but nothing"),
         ({"conv1.weight": torch.zeros(1)}, "not among them, but conv1.weight"),
-        ({"net": 3}, "must be a state dict"),
+        ({"net": 3}, "state dict, wrapped or bare, got int"),
+        (None, "must be a file or a state dict, wrapped or bare, got NoneType"),
+        ({3: torch.zeros(1)}, "not among them, but 3"),
     ],
 )
 def test_other_weights_are_refused(weights, message):
@@ -133,14 +136,75 @@ def test_a_file_that_holds_code_is_refused(tmp_path):
 def test_a_file_that_was_cut_off_is_told_in_one_line(kept, state, tmp_path):
     torch.save(state, tmp_path / "whole.pth")
     (tmp_path / "cut.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:kept])
-    with pytest.raises(ValueError, match=r"cut\.pth holds more than tensors.* or is no file of torch\.save: [^\n]+$"):
+    with pytest.raises(ValueError, match=r"cut\.pth is no file of torch\.save, or it is cut off or damaged \(\w+\)$"):
         ViL.from_released(tmp_path / "cut.pth")
+
+
+@pytest.mark.parametrize("content", [b"hello world\n" * 20, b"\x80\x02}q\x00.", b"PK\x03\x04"])
+def test_a_file_of_something_else_is_told_in_one_line(content, tmp_path):
+    (tmp_path / "notes.pth").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^[^\n]*(is cut off or damaged|not among them)[^\n]*$"):
+        ViL.from_released(tmp_path / "notes.pth")
+    with pytest.raises(FileNotFoundError):
+        ViL.from_released(tmp_path / "nowhere.pth")
+
+
+TABLE, INDEX = "layer1.1.attn.local_relative_position_bias_table", "layer1.1.attn.relative_position_index"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer1.1.norm.weight": None}, r"stages\.0\.blocks\.0\.attention_norm\.weight is missing \(1 such\)$"),
+        ({INDEX: None}, rf"^{INDEX} is missing"),
+        ({"extra.weight": torch.zeros(2)}, r"^extra\.weight is not known"),
+        ({"layer1.0.extra.weight": torch.zeros(2)}, r"extra\.weight is not known"),
+        ({"layer1.1.extra": torch.zeros(2)}, r"extra is not known"),
+        ({"layer1.x.norm.weight": torch.zeros(2)}, r"^layer1\.x\.norm\.weight is not known"),
+        ({"layer1.0.proj.weight": torch.zeros(16, 3, 4)}, r"^layer1\.0\.proj\.weight must have 4 axes"),
+        (
+            {"layer2.0.proj.bias": torch.zeros(3)},
+            r"convolution\.bias is \(3,\) and would have to be \(\d+,\) \(1 such\)$",
+        ),
+        ({"layer1.0.cls_token": torch.zeros(16)}, r"^layer1\.0\.cls_token must have 3 axes"),
+        ({"head.weight": torch.zeros(10)}, r"^head\.weight must have 2 axes"),
+        ({TABLE: torch.zeros(21, 0)}, rf"^{TABLE} must have 2 axes, none of them empty"),
+        ({TABLE: torch.zeros(2, 1)}, "must be entries of a table of 2 "),
+        ({"epoch": 7}, "^epoch must be a tensor, got int$"),
+    ],
+)
+def test_weights_that_do_not_fit_are_told_in_one_line(changes, message, state):
+    changed = {name: t for name, t in {**state, **changes}.items() if t is not None}
+    with pytest.raises(ValueError, match=message) as told:
+        ViL.from_released(changed)
+    assert "\n" not in str(told.value)
+
+
+def test_an_index_that_is_of_no_offsets_is_refused(state):
+    index = state[INDEX].clone()
+    index[0, 0] = index[0, 1]
+    with pytest.raises(ValueError, match="the same offset different entries"):
+        ViL.from_released({**state, INDEX: index})
+
+
+def test_weights_may_be_arrays_and_have_no_head(data, state):
+    check(ViL.from_released({name: t.numpy() for name, t in state.items()}), data)
+    headless = ViL.from_released({name: t for name, t in state.items() if not name.startswith("head.")})
+    assert headless.num_classes == 0
+    with torch.no_grad():
+        features, whole = (model(torch.from_numpy(data["image"])) for model in (headless, ViL.from_released(state)))
+    torch.testing.assert_close(features @ state["head.weight"].T + state["head.bias"], whole)
 
 
 @pytest.mark.parametrize("arch", ["", "h3,x4", "h3,,d4", "h"])
 def test_an_arch_that_is_none_is_refused(arch, state):
     with pytest.raises(ValueError, match="arch has a stage"):
         ViL.from_released(state, arch=arch)
+
+
+def test_an_arch_of_other_stages_is_refused(data, state):
+    with pytest.raises(ValueError, match="arch has 1 stages, and the weights are of 4"):
+        ViL.from_released(state, arch=str(data["arch"]).split("_")[0])
 
 
 def test_a_size_counts_for_the_tables():

@@ -5,15 +5,10 @@ attention in the first two and full attention, where the grid is small, in the o
 """
 # no `from __future__ import annotations`: the hub mixin reads the type of `config` to load it again
 
-import math
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
-
-import torch
-from torch import Tensor
 
 from longshort.models.hub import OnHub
 from longshort.models.pyramid import Pyramid, shares
@@ -162,184 +157,9 @@ class ViL(Pyramid, OnHub, tags=["long-short-transformer", "image-classification"
         arch: their string, such as "l1,h3,d96,..."; size: side of the training's images. Both are found from the
         weights unless given; weights without any table of positions do not tell them.
         """
+        from longshort.models.vil_released import config_of, read_released, released_weights
+
         state = read_released(weights)
         model = cls(config_of(state, arch, size))
-        empty = {name: t for name, t in model.state_dict().items() if t.numel() == 0}  # of rank 0, which they leave out
-        model.load_state_dict({**empty, **converted(state)})
+        model.load_state_dict(released_weights(state, model.state_dict()))
         return model.eval()
-
-
-# The authors' format: layer1 to layer4, each of a patch embedding (0) and, in turns, attention and MLP (1, 2, ...)
-
-WRAPPERS = ("net", "model", "state_dict", "model_state_dict", "module", "model_ema")
-NAMES = {
-    "0.proj": "embedding.convolution",
-    "0.norm_embed": "embedding.norm",
-    "attn.proj": "attention.out",
-    "attn.to_dynamic_projection": "attention.rows",
-    "attn.dual_ln_full": "attention.norm.local",
-    "attn.dual_ln_dp": "attention.norm.global_",
-    "mlp.fc1": "feedforward.inner",
-    "mlp.fc2": "feedforward.out",
-}
-
-
-def read_released(weights: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
-    """The bare state dict, with the authors' names."""
-    if not isinstance(weights, Mapping):
-        try:
-            weights = torch.load(weights, map_location="cpu", weights_only=True)
-        except (
-            pickle.UnpicklingError,
-            EOFError,
-            RuntimeError,
-            OSError,
-        ) as error:  # all of them of files that are cut off
-            if isinstance(error, OSError) and error.filename is not None:  # which cannot be opened at all
-                raise
-            reason = str(error).partition("\n")[0] or "it is empty"
-            raise ValueError(
-                f"{weights} holds more than tensors and numbers, or is no file of torch.save: {reason}. If you trust "
-                "it, read it with torch.load(..., weights_only=False) and give what came out"
-            ) from None
-    found: Any = weights
-    while isinstance(found, Mapping) and (inside := [found[name] for name in WRAPPERS if name in found]):
-        found = inside[0]
-    if not isinstance(found, Mapping):
-        raise ValueError(f"the weights must be a state dict, wrapped or bare, got {type(found).__name__}")
-    state = {name.removeprefix("module."): t for name, t in found.items()}
-    if "layer1.0.proj.weight" not in state:
-        some = ", ".join(list(state)[:3]) or "nothing"
-        raise ValueError(
-            f"these are no weights of a released ViL-LS: layer1.0.proj.weight is not among them, but {some}"
-        )
-    return state
-
-
-def config_of(state: Mapping[str, Tensor], arch: str | None = None, size: int | None = None) -> ViLConfig:
-    """Of a model with the authors' weights."""
-    numbers = [at for at in range(1, 5) if f"layer{at}.0.proj.weight" in state]
-    stages = tuple(stage_of(state, f"layer{at}.") for at in numbers) if arch is None else stages_from(arch)
-    if size is None:
-        grid, size = 1, 224
-        for at, stage in zip(numbers, stages, strict=True):
-            grid *= stage.stride
-            if (index := state.get(f"layer{at}.1.attn.relative_position_index")) is not None:
-                size = size if isinstance(stage.attention, LongShort) else grid * math.isqrt(len(index))
-            elif (rows := state.get(f"layer{at}.0.x_pos_embed")) is not None:
-                size = grid * rows.shape[1]
-    classes, _ = state["head.weight"].shape
-    channels = state["layer1.0.proj.weight"].shape[1]
-    return ViLConfig(stages, size=(size, size), classes=classes, channels=channels)
-
-
-def stage_of(state: Mapping[str, Tensor], prefix: str) -> ViLStage:
-    """As the shapes of its weights tell."""
-    own = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
-    table = own.get("1.attn.local_relative_position_bias_table")
-    if table is None:
-        raise ValueError(f"{prefix}1.attn has no relative positions, whose shape tells its heads: give arch")
-    width, _, stride, _ = own["0.proj.weight"].shape
-    heads, rows = table.shape[1], own.get("1.attn.to_dynamic_projection.weight")
-    attention: GridAttentionSpec = Full()
-    if "1.attn.dual_ln_full.weight" in own:
-        window = math.isqrt(len(own["1.attn.relative_position_index"]))
-        attention = LongShort(window=window, rank=0 if rows is None else len(rows) // heads)
-    return ViLStage(
-        width=width,
-        heads=heads,
-        blocks=sum(name.endswith("attn.qkv.weight") for name in own),
-        attention=attention,
-        stride=stride,
-        global_tokens=own["0.cls_token"].shape[1] if "0.cls_token" in own else 0,
-    )
-
-
-def stages_from(arch: str) -> tuple[ViLStage, ...]:
-    """Stages joined by "_", each l=number, h=heads, d=width, n=blocks, s=1 long-short / 0 full attention, g=global
-    tokens, p=stride, f=window, a=1 absolute / 0 relative positions, r=rank."""
-    stages: list[ViLStage] = []
-    for text in arch.split("_"):
-        try:
-            given = {field[0]: int(field[1:]) for field in text.split(",")}
-        except (ValueError, IndexError):
-            raise ValueError(
-                f"arch has a stage {text!r}, where fields such as h3 are expected, joined by commas"
-            ) from None
-        if unknown := set(given) - set("lhdnsgpfar"):
-            raise ValueError(f"arch has a stage {text!r} with fields {', '.join(sorted(unknown))}, which mean nothing")
-        f = dict(h=3, d=192, n=1, s=1, g=1, p=2, f=7, a=1, r=0) | given  # theirs, where one is not given
-        full = not f["s"] or any(isinstance(stage.attention, Full) for stage in stages)  # and so are all after it
-        stages.append(
-            ViLStage(
-                width=f["d"],
-                heads=f["h"],
-                blocks=f["n"],
-                attention=Full() if full else LongShort(window=f["f"], rank=f["r"]),
-                stride=f["p"],
-                global_tokens=f["g"],
-                positions="absolute" if f["a"] else "relative",
-            )
-        )
-    return tuple(stages)
-
-
-def converted(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights with our names."""
-    made: dict[str, Tensor] = {}
-    for name, t in state.items():
-        if not name.startswith("layer"):
-            made[name] = t  # norm and head
-            continue
-        layer, number, rest = name.split(".", 2)
-        stage = f"stages.{int(layer.removeprefix('layer')) - 1}."
-        if number == "0":
-            made |= of_embedding(stage + "embedding.", rest, t)
-        else:
-            block = f"{stage}blocks.{(int(number) - 1) // 2}."
-            made |= of_block(block, "attention_norm." if int(number) % 2 else "feedforward_norm.", rest, t, state, name)
-    return made
-
-
-def of_embedding(to: str, name: str, t: Tensor) -> dict[str, Tensor]:
-    tables = {"cls_token": "global_tokens", "cls_pos_embed": "positions.global_tokens"}
-    tables |= {"x_pos_embed": "positions.rows", "y_pos_embed": "positions.columns"}
-    if name in tables:
-        return {f"{to}{tables[name]}.weight": t[0]} if t.shape[1] else {}
-    layer, kind = name.rsplit(".", 1)
-    return {f"{to}{dict(proj='convolution', norm_embed='norm')[layer]}.{kind}": t}
-
-
-def of_block(to: str, norm: str, name: str, t: Tensor, state: Mapping[str, Tensor], full: str) -> dict[str, Tensor]:
-    layer, kind = name.rsplit(".", 1)
-    if layer == "norm":
-        return {f"{to}{norm}{kind}": t}
-    if layer == "attn.qkv":
-        parts = zip(("query", "key", "value"), t.chunk(3), strict=True)
-        return {f"{to}attention.{part}.{kind}": own for part, own in parts}
-    if layer in NAMES:
-        return {f"{to}{NAMES[layer]}.{kind}": t}
-    to = f"{to}attention."
-    if kind == "local_relative_position_bias_table":
-        index = state[full.replace(kind, "relative_position_index")]
-        return {f"{to}relative_bias": by_offset(t, index)}
-    if kind == "g2l_relative_position_bias":
-        return {f"{to}from_global_bias": t[0], f"{to}to_global_bias": t[1]}
-    if kind == "g2g_relative_position_bias":
-        return {f"{to}among_global_bias": t}
-    if kind == "relative_position_index":
-        return {}
-    raise ValueError(f"{full} is not known from the released models")
-
-
-def by_offset(table: Tensor, index: Tensor) -> Tensor:
-    """[H, offsets, offsets] from a table [entries, H] and the entry of every query of a group and key of the grown
-    group, both row by row. In theirs, some offsets share an entry."""
-    side, keys = (math.isqrt(n) for n in index.shape)
-    reach = (keys - side) // 2
-    y, x = (torch.arange(side * side) // side)[:, None], (torch.arange(side * side) % side)[:, None]
-    down, right = torch.arange(keys * keys) // keys - reach, torch.arange(keys * keys) % keys - reach
-    most = side + reach - 1
-    made = table.new_zeros(table.shape[1], 2 * most + 1, 2 * most + 1)
-    made[:, y - down + most, x - right + most] = table[index].permute(2, 0, 1)
-    return made
