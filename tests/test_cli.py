@@ -12,7 +12,7 @@ import pytest
 import torch
 from training import before_call
 
-from longshort import report, terminal
+from longshort import terminal
 from longshort.bench import attention, gpu, lengths
 from longshort.bench.lengths import Timed
 from longshort.cli import main
@@ -526,13 +526,13 @@ def test_lines_that_are_not_there_are_refused_with_those_that_are(command, capsy
 
 def test_report_takes_its_options(tmp_path, monkeypatch):
     wishes = []
-    monkeypatch.setattr(report, "report", lambda wish, console: wishes.append(wish))
+    monkeypatch.setattr(lra, "report", lambda wish, console: wishes.append(wish))
     assert main(["report", "lra"]) == 0
     given = ["--only", "text/", "--seeds", "2", "--steps", "9", "--jobs", "3", "--no-train", "--cpu"]
     assert main(["report", "lra", *given, "--out", "a", "--data", "b"]) == 0
-    assert wishes[0] == Wish(list(LINES))
+    assert wishes[0] == Wish(LINES, list(LINES), Path("out/lra"))
     lines = [line for line in LINES if "text/" in line.name]
-    assert wishes[1] == Wish(lines, Path("a"), Path("b"), seeds=2, steps=9, jobs=3, train=False, cpu=True)
+    assert wishes[1] == Wish(LINES, lines, Path("a"), Path("b"), seeds=2, steps=9, jobs=3, train=False, cpu=True)
 
 
 def test_report_shows_what_there_is(tmp_path, capsys, monkeypatch):
@@ -551,7 +551,7 @@ def test_a_stopped_report_says_how_to_go_on(monkeypatch, capsys):
     def stopped(wish, console):
         raise StoppedError("stopped at step 2, which is saved")
 
-    monkeypatch.setattr(report, "report", stopped)
+    monkeypatch.setattr(lra, "report", stopped)
     assert main(["report", "lra"]) == 130
     error = capsys.readouterr().err
     assert error == "longshort: stopped at step 2, which is saved; the same command goes on from there\n"

@@ -9,22 +9,23 @@ import signal
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 from training import before_call, same_weights, weights
 
+from longshort.bench.step import StepCost
 from longshort.data.imdb import Imdb
 from longshort.data.listops import ListOps
 from longshort.judge import JUDGED
 from longshort.models.sequence import SequenceConfig
 from longshort.recipes.lra import attention_named
 from longshort.recipes.lra_table import RETRIEVAL, Line, Task
-from longshort.report import Wish, jobs, report
+from longshort.report import Wish, jobs, runs
 from longshort.report import lra as module
 from longshort.report.jobs import trained
+from longshort.report.lra import report
 from longshort.report.table import NOT_RUN, Found, markdown
 from longshort.tasks import Classification
 from longshort.train import AdamW, DivergedError, Run, StoppedError, TrainingError
@@ -75,7 +76,7 @@ def data(tmp_path_factory):
 def do(out, lines=LINES, **wish):
     """What was found, and what was printed."""
     console = Console(file=io.StringIO(), width=200)
-    return report(Wish(lines, out, cpu=True, table=lines, **wish), console=console), console.file.getvalue()
+    return report(Wish(lines, lines, out, cpu=True, **wish), console=console), console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +155,9 @@ def test_the_figures_are_in_a_file_too(finished):
 def test_lines_without_seeds_are_not_run(finished):
     out, found, _ = finished
     assert cells(out, "full", "Digits of lists") == ["full", "37.13", NOT_RUN, "", "", ""] and found[1].accuracy == {}
-    wished = Wish(seeds=3).runs(LINES[1])
+    wished = Wish(LINES, LINES, out, seeds=3).runs(LINES[1])
     assert [run.seed for run in wished] == [run.task.order for run in wished] == [0, 1, 2]
-    assert [len(Wish().runs(line)) for line in LINES] == [2, 0, 1]
+    assert [len(Wish(LINES, LINES, out).runs(line)) for line in LINES] == [2, 0, 1]
 
 
 def test_what_is_done_is_not_done_again(finished, data, tmp_path, begun):
@@ -212,7 +213,7 @@ def test_tasks_without_data_are_named_and_the_others_go_on(finished, tmp_path, b
     console, empty = Console(file=io.StringIO(), width=200), tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(TrainingError, match=r"see above: reviews \(FOLDER/imdb with --data FOLDER\)$"):
-        report(Wish(LINES, tmp_path, cpu=True, table=LINES, data=empty), console=console)
+        report(Wish(LINES, LINES, tmp_path, cpu=True, data=empty), console=console)
     facts, printed = json.loads((tmp_path / "lra.json").read_text())["lines"], console.file.getvalue()
     assert begun == ALL[:2] and [fact["accuracy"] for fact in facts[:2]] == [each.accuracy for each in found[:2]]
     said = facts[2]["missing"]
@@ -285,8 +286,8 @@ def test_steps_are_timed_once_on_a_gpu(finished, data, tmp_path, monkeypatch):
     out, *_ = finished
     shutil.copytree(out, tmp_path / "out")
     timed = []
-    monkeypatch.setattr(module, "milliseconds_a_step", lambda run: timed.append(run.name) or 7.0 + len(timed))
-    monkeypatch.setattr(module, "machine_line", lambda device: "a machine")
+    monkeypatch.setattr(runs, "cost_of_step", lambda run: timed.append(run.name) or StepCost(7.0 + len(timed), 2.0))
+    monkeypatch.setattr(runs, "machine_line", lambda device: "a machine")
     do(tmp_path / "out", data=data)
     assert timed == []  # there is none here
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -295,12 +296,13 @@ def test_steps_are_timed_once_on_a_gpu(finished, data, tmp_path, monkeypatch):
     assert timed == []  # nor wanted
 
     def on_gpu(lines):
-        report(Wish(lines, tmp_path / "out", data, table=LINES), console=Console(quiet=True))
+        report(Wish(LINES, lines, tmp_path / "out", data), console=Console(quiet=True))
 
     on_gpu([WINDOW])
     on_gpu(LINES)  # without those of which nothing is trained
     assert timed == [ALL[0], ALL[2]]
-    known = {name: {"ms": ms, "machine": "a machine"} for name, ms in (("digits/4,2", 8.0), ("reviews/4,2", 9.0))}
+    times = (("digits/4,2", 8.0), ("reviews/4,2", 9.0))
+    known = {name: {"ms": ms, "gib": 2.0, "machine": "a machine"} for name, ms in times}
     assert json.loads((tmp_path / "out" / "steps.json").read_text()) == known
     assert cells(tmp_path / "out", "4,2", "Digits")[5] == "8.00" and cells(tmp_path / "out", "full", "Digits")[5] == ""
     assert (tmp_path / "out" / "lra.md").read_text().endswith("Steps were timed on a machine.\n")
@@ -456,7 +458,7 @@ def test_retrieval_stands_beside_the_words_in_common(tmp_path):
         ]
         (tmp_path / "data" / "aan" / f"new_aan_pairs.{split}.tsv").write_text("\n".join(lines) + "\n")
     lines = [Line(RETRIEVAL, "8,32", seeds=0)]
-    wish = Wish(lines, tmp_path / "out", tmp_path / "data", cpu=True, table=lines)
+    wish = Wish(lines, lines, tmp_path / "out", tmp_path / "data", cpu=True)
     printed = Console(file=io.StringIO(), width=300)
     report(wish, console=printed)
     told = "Ours are of the AAN, on whose test pairs the words in common alone reach 100.0 %"
@@ -501,7 +503,7 @@ def test_a_part_of_the_table_is_trained_and_all_of_it_written(finished, data, tm
     out, *_ = finished
     shutil.copytree(out, tmp_path / "out")
     printed = Console(file=io.StringIO(), width=200)
-    wish = Wish(LINES[1:2], tmp_path / "out", data, seeds=1, cpu=True, table=LINES)
+    wish = Wish(LINES, LINES[1:2], tmp_path / "out", data, seeds=1, cpu=True)
     (only,) = report(wish, console=printed)
     assert begun == ["digits.full.seed0"] and only.line == LINES[1] and "Reviews" not in printed.file.getvalue()
     assert cells(tmp_path / "out", "full", "Digits")[2].endswith("(1 seed)")
@@ -512,7 +514,3 @@ def test_a_part_of_the_table_is_trained_and_all_of_it_written(finished, data, tm
 def test_lines_for_comparison_say_how_they_are_trained(data, tmp_path):
     _, printed = do(tmp_path, LINES[1:2], data=data)
     assert "--seeds N" in printed
-
-
-def test_wishes_are_of_the_papers_tables_unless_told():
-    assert Wish().out == Path("out/lra") and len(Wish().lines) > 40

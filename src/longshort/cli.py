@@ -356,10 +356,10 @@ def bench_vision_macs(out: Path, *, only: str, repeats: int | None, flex: bool) 
 
 
 def report(
-    table: Literal["lra"],
+    table: Literal["lra", "imagenette"],
     /,
     *,
-    out: Path = Path("out/lra"),
+    out: Path | None = None,
     data: Path | None = None,
     only: str = "",
     seeds: int | None = None,
@@ -368,17 +368,21 @@ def report(
     train: bool = True,
     cpu: bool = False,
 ) -> None:
-    """Train the models of a table of the paper, judge them, and print and write the table beside the paper's.
+    """Train the models of a table, judge them, and print and write the table, beside the paper's where it has one.
 
     Interrupted, the same command goes on where it stopped; what is finished is not done again. What was not trained is
-    "not yet run". lra: the Long Range Arena.
+    "not yet run".
+    lra: the Long Range Arena.
+    imagenette: CvT*-LS-13 with and without DualLN and CvT-13 with full attention on ten classes of ImageNet; not in the
+    paper.
 
     Args:
         table: which table
-        out: folder for the runs, the tables as lra.md and all figures as lra.json
-        data: folder with the data sets, each in a folder: imdb, aan, cifar10, and listops and pathfinder for the
-            official ones; without it they are looked for in ~/.cache/longshort/lra
-        only: train and print the lines with this in their name, such as text/ or listops/8,32
+        out: folder for the runs, the table as .md and all figures as .json; out/lra or out/imagenette unless given
+        data: for lra, a folder with the data sets, each in a folder: imdb, aan, cifar10, and listops and pathfinder for
+            the official ones; without it they are looked for in ~/.cache/longshort/lra. For imagenette, its folder, or
+            a zip or tar file of it
+        only: train and print the lines with this in their name, such as text/ or listops/8,32 or cvt_13/160
         seeds: so many of each line, not the table's number, which is 0 for lines that are there for comparison
         steps: so many, not the recipe's, to try it out: such runs and tables have names of their own
         jobs: runs at a time, which share the GPU
@@ -387,14 +391,15 @@ def report(
     """
     from rich.console import Console
 
-    from longshort.recipes.lra_table import LINES
-    from longshort.report import Wish, report
+    from longshort.report import Wish
 
     for name, number in dict(seeds=seeds, steps=steps, jobs=jobs).items():
         if number is not None and number < 1:
             raise SystemExit(refuse(f"{name} must be at least 1, got {number}", 2))
-    wish = Wish(chosen(LINES, only), out, data, seeds, steps, jobs, train, cpu)
-    report(wish, console=Console())
+    known = import_module(f"longshort.report.{table}")
+    lines = chosen(known.LINES, only)
+    wish = Wish(known.LINES, lines, out or Path("out") / table, data, seeds, steps, jobs, train, cpu)
+    known.report(wish, console=Console())
 
 
 def chosen(cases: Sequence[Any], only: str) -> list[Any]:

@@ -13,16 +13,22 @@ from torch import nn
 from longshort.data.aan import Aan
 from longshort.data.imdb import Imdb
 from longshort.data.perturb import delete_punctuation, insert_punctuation
-from longshort.evaluate import classifies, find_model, load_trained
+from longshort.evaluate import classifies, find_model, find_run, load_trained
 from longshort.tasks import Classification
+from longshort.tasks.images import ImageClassification
 from longshort.train.checkpoint import META, write_whole
 from longshort.train.processes import Processes
 
 JUDGED = "judged.json"
 
 
-def tests_of(task: Classification) -> dict[str, Any]:
-    """The test set and, of texts, its two perturbed forms (the paper's Table 2)."""
+Labelling = Classification | ImageClassification
+
+
+def tests_of(task: Labelling) -> dict[str, Any]:
+    """The test set and, of texts, its two perturbed forms (the paper's Table 2); of pictures, the validation set."""
+    if isinstance(task, ImageClassification):
+        return {"validation": task.splits.dev}
     test = task.splits.test
     changed: dict[str, Any] = {}
     for name, change in {"insertion": insert_punctuation, "deletion": delete_punctuation}.items():
@@ -34,7 +40,7 @@ def tests_of(task: Classification) -> dict[str, Any]:
 
 
 def share_found(
-    task: Classification,
+    task: Labelling,
     model: nn.Module,
     items: Any,
     processes: Processes,
@@ -47,11 +53,17 @@ def share_found(
     return right, count
 
 
-def judge_run(folder: Path, *, which: Literal["best", "last"] = "best", cpu: bool = False) -> dict[str, Any]:
-    """Judge a run of a classification by its best checkpoint, and keep what was found in its folder."""
+def judge_run(folder: Path, *, which: Literal["best", "last"] | None = None, cpu: bool = False) -> dict[str, Any]:
+    """Judge a run of a classification, and keep what was found in its folder.
+
+    which: by its best checkpoint unless given; of pictures, which have no other set to choose it by, by its last.
+    """
     processes = Processes("auto", cpu=cpu)
+    known = find_run(str(folder))
+    pictures = known is not None and isinstance(known.task, ImageClassification)
+    which = which or ("last" if pictures else "best")
     run, model = load_trained(str(folder), processes.device, which)
-    if not classifies(run.task):
+    if not (isinstance(run.task, ImageClassification) or classifies(run.task)):
         raise ValueError(f"{folder} is no run of a classification")
     found = {}
     for name, items in tests_of(run.task).items():

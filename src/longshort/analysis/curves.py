@@ -67,6 +67,27 @@ def draw_curves(
     figure.savefig(path, format="png")
 
 
+def draw_accuracies(logs: Mapping[str, Log], path: Path, *, title: str) -> None:
+    """Write a PNG of what evaluations found, in %, over steps and over minutes: equal work, and equal time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.8), dpi=130, layout="constrained")
+    for axes, (against, unit, label) in zip(
+        figure.subplots(1, 2, sharey=True), (("step", 1.0, "steps"), ("seconds", 60.0, "minutes")), strict=True
+    ):
+        for colour, (name, log) in zip(COLOURS * len(logs), logs.items(), strict=False):
+            judged = [(place(log, line, against) / unit, 100 * line["accuracy"]) for line in log if "accuracy" in line]
+            if judged:
+                axes.plot(*zip(*judged, strict=True), "o-", color=colour, markersize=4, label=name)
+        axes.set(xlabel=label, xlim=(0, None))
+        axes.grid(color="#e3e6ea")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("accuracy, %")
+    figure.axes[1].legend(frameon=False, loc="lower right")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    figure.savefig(path, format="png")
+
+
 def measure_of(logs: Mapping[str, Log]) -> Measure:
     """Language models' unless all are others."""
     others = {name for name, log in logs.items() if any(NATS.judged in line for line in log)}

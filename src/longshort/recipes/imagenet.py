@@ -174,9 +174,13 @@ def cvt_21(data: Path, seed: int = 0) -> Run:
     return of_cvt("21", data, seed)
 
 
+NETTE_STEPS = 9_469 // 128  # of an epoch
+NetteModel = Literal["cvt_ls_13", "cvt_13", "cvt_ls_13_plain"]
+
+
 def imagenette(
     data: Path,
-    model: Literal["cvt_ls_13", "cvt_13", "cvt_ls_13_plain"] = "cvt_ls_13",
+    model: NetteModel = "cvt_ls_13",
     side: int = 160,
     epochs: int = 60,
     seed: int = 0,
@@ -184,8 +188,10 @@ def imagenette(
     """Imagenette, ten easy classes of ImageNet, in minutes of one GPU: long-short or full attention, or without DualLN.
     Not in the paper. Ours: not yet run.
 
-    The same recipe as for ImageNet, in small: batches of 128, RandAugment, erasing, mixup and cutmix.
-    Command: longshort train imagenet.imagenette --data imagenette160.zip --model cvt_13
+    The same recipe as for ImageNet, in small: batches of 128, RandAugment, erasing, mixup and cutmix, a twelfth of the
+    steps for warming up.
+    Command: longshort train imagenet.imagenette --data imagenette2-160/ --model cvt_13
+    All three, in a table: longshort report imagenette --data imagenette2-160/
 
     Args:
         data: Imagenette: its folder, with train and val in it, or a zip or tar file of it
@@ -203,14 +209,14 @@ def imagenette(
     task = ImageClassification(
         ImageFolder(data), side=side, images=128, augment=Augment(), order=seed, judged=157, crop=1.0
     )
-    steps = 9_469 // 128
+    steps = NETTE_STEPS
     return Run(
         name=f"imagenet.imagenette.{model}.{side}.seed{seed}",
         model=config,
         task=task,
         steps=epochs * steps,
         optimizer=AdamW(lr=5e-4, weight_decay=0.05),
-        schedule=Schedule("cosine", warmup=5 * steps, final=0.01),
+        schedule=Schedule("cosine", warmup=epochs * steps // 12, final=0.01),
         average=0.999,
         clip=1.0,
         compile=True,

@@ -1,73 +1,27 @@
-"""`longshort report lra`: train lines of the Long Range Arena tables, judge them, and write the tables.
-
-What was done is not done again: each run has its folder, goes on from its last checkpoint, and keeps what was found.
-"""
+"""`longshort report lra`: train lines of the Long Range Arena tables, judge them, and write the tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from longshort.bench.lra import macs_of
-from longshort.bench.report import machine_line
 from longshort.bench.run import write_json
-from longshort.bench.step import milliseconds_a_step
 from longshort.data.overlap import weighted_overlap, word_overlap
-from longshort.judge import JUDGED
 from longshort.recipes.lra_table import LINES, RETRIEVAL, Line
-from longshort.recipes.options import adjusted
-from longshort.record import as_json, from_json
-from longshort.report.jobs import trained
+from longshort.report.runs import Wish, done, time_steps, timed, train_all
 from longshort.report.table import Found, markdown
 from longshort.tasks import PairClassification
-from longshort.train import Run, TrainingError
+from longshort.train import TrainingError
 from longshort.train.checkpoint import write_whole
-from longshort.train.run import differences
 
-SEEDS = 32  # of which results are looked for
-NO_MATTER = ("log_every", "save_every", "compile", "graph")  # to what was found
+__all__ = ["LINES", "report"]
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What of the tables is wanted, and how. lines: to be trained; table: all that is written.
-
-    steps: other than the recipe's, to try things out; such runs and tables have names of their own.
-    """
-
-    lines: Sequence[Line] = LINES
-    out: Path = Path("out/lra")
-    data: Path | None = None
-    seeds: int | None = None
-    steps: int | None = None
-    jobs: int = 1
-    train: bool = True
-    cpu: bool = False
-    table: Sequence[Line] = LINES
-
-    def run(self, line: Line, seed: int) -> Run:
-        run = line.run(seed, self.data)
-        return run if self.steps is None else short(run, self.steps)
-
-    def runs(self, line: Line) -> list[Run]:
-        return [self.run(line, seed) for seed in range(line.seeds if self.seeds is None else self.seeds)]
-
-    def file(self, ending: str) -> Path:
-        return self.out / f"lra{'' if self.steps is None else f'.{self.steps}steps'}.{ending}"
-
-
-def short(run: Run, steps: int) -> Run:
-    before = None if run.starts_from is None else short(run.starts_from, steps)
-    return replace(adjusted(run, steps=steps), name=f"{run.name}.{steps}steps", starts_from=before)
-
-
-def report(wish: Wish, *, console: Console) -> list[Found]:
+def report(wish: Wish[Line], *, console: Console) -> list[Found]:
     """Train what is missing, and write the tables; they are written anew after every run. What was found of the lines
     that were wished for."""
     if wish.data is not None and not wish.data.is_dir():
@@ -79,18 +33,13 @@ def report(wish: Wish, *, console: Console) -> list[Found]:
     possible = [line for line in wish.lines if wish.train and line.task.name not in data.missing]
     todo = [run for line in possible for run in wish.runs(line) if not done(run, wish.out, data.prints[line.task.name])]
     write(wish, data)  # what this lacks, such as a package, shows before the work
-    failed = []
-    for run, facts in trained(todo, wish.out, jobs=wish.jobs, cpu=wish.cpu, console=console):
-        if isinstance(facts, Exception):
-            failed.append(f"{run.name}: {facts}")
-            console.print(f"failed: {failed[-1]}", highlight=False, markup=False, soft_wrap=True)
-            continue
-        console.print(f"{run.name}: {100 * facts['accuracy']['test']:.2f} % on the test set", highlight=False)
-        write(wish, data)
+    failed = train_all(wish, todo, lambda: write(wish, data), console)
     time_steps(wish, possible, console)
     found = [f for f in write(wish, data) if f.line in wish.lines]
     console.print(markdown(found), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"written to {wish.file('md')} and {wish.file('json').name}", highlight=False, soft_wrap=True)
+    console.print(
+        f"written to {wish.file('lra', 'md')} and {wish.file('lra', 'json').name}", highlight=False, soft_wrap=True
+    )
     if any(not wish.runs(line) for line in possible):
         console.print("lines that are there for comparison alone are trained with --seeds N", highlight=False)
     if failed:
@@ -105,7 +54,7 @@ def report(wish: Wish, *, console: Console) -> list[Found]:
 class Data:
     """The data sets of the tasks wished for, once they were read: their fingerprints, or why one cannot be had."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: Wish[Line]) -> None:
         self.wish = wish
         self.prints: dict[str, str] = {}
         self.missing: dict[str, str] = {}
@@ -145,53 +94,15 @@ class Data:
         )
 
 
-def done(run: Run, out: Path, data: str | None = None) -> bool:
-    """Whether this run, on this data where it is known, was trained to the end and judged."""
-    judged, record = out / run.name / JUDGED, out / run.name / "run.json"
-    if not judged.exists() or not record.exists():
-        return False
-    before = json.loads(judged.read_text()).get("data")
-    if None not in (before, data) and before != data:
-        raise TrainingError(f"{out / run.name} was trained on other data than there is now: give another --out")
-    return not differences(as_json(from_json(json.loads(record.read_text()))), as_json(run), but=NO_MATTER)
-
-
-def time_steps(wish: Wish, lines: Sequence[Line], console: Console) -> None:
-    """Of each line whose step was not timed before; on a GPU, with nothing beside it."""
-    if wish.cpu or wish.steps is not None or not torch.cuda.is_available():
-        return
-    known = timed(wish)
-    machine = machine_line(torch.device("cuda"))
-    for line in lines:
-        runs = wish.runs(line)
-        if line.name in known or not runs:
-            continue
-        console.print(f"timing a step: {line.name}", highlight=False)
-        try:
-            known[line.name] = {"ms": milliseconds_a_step(runs[0]), "machine": machine}
-        except RuntimeError as error:  # such as no memory
-            console.print(f"not timed: {error}", highlight=False, markup=False, soft_wrap=True)
-            continue
-        write_json(known, wish.out / "steps.json")
-
-
-def timed(wish: Wish) -> dict[str, dict[str, float | str]]:
-    path = wish.out / "steps.json"
-    known: dict[str, dict[str, float | str]] = json.loads(path.read_text()) if path.exists() else {}
-    return known
-
-
-def found_of(line: Line, wish: Wish, data: Data) -> Found:
+def found_of(line: Line, wish: Wish[Line], data: Data) -> Found:
     """With all seeds that were ever judged."""
     found = Found(line, missing=data.missing.get(line.task.name, ""), about=data.about(line))
     found.macs = None if line.macs is None else known_macs(line)
     if step := timed(wish).get(line.name):
         found.ms, found.machine = float(step["ms"]), str(step["machine"])
-    for run in (wish.run(line, seed) for seed in range(SEEDS)):
-        if done(run, wish.out):
-            facts = json.loads((wish.out / run.name / JUDGED).read_text())
-            for name, share in facts["accuracy"].items():
-                found.accuracy.setdefault(name, []).append(100 * share)
+    for _, facts in wish.judged(line):
+        for name, share in facts["accuracy"].items():
+            found.accuracy.setdefault(name, []).append(100 * share)
     return found
 
 
@@ -200,10 +111,10 @@ def known_macs(line: Line) -> float:
     return macs_of(line)
 
 
-def write(wish: Wish, data: Data) -> list[Found]:
+def write(wish: Wish[Line], data: Data) -> list[Found]:
     """All of the table, whatever part of it is worked on."""
     found = [found_of(line, wish, data) for line in wish.table]
     facts = [{**asdict(f), "line": f.line.name, "paper": f.line.paper, "paper_macs": f.line.macs} for f in found]
-    write_json({"lines": facts}, wish.file("json"))
-    write_whole(wish.file("md"), (markdown(found) + "\n").encode())
+    write_json({"lines": facts}, wish.file("lra", "json"))
+    write_whole(wish.file("lra", "md"), (markdown(found) + "\n").encode())
     return found

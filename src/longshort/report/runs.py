@@ -1,0 +1,134 @@
+"""What all reports have in common: lines of a table, each with its runs, which are trained, judged and timed once.
+
+What was done is not done again: each run has its folder, goes on from its last checkpoint, and keeps what was found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from rich.console import Console
+
+from longshort.bench.report import machine_line
+from longshort.bench.run import write_json
+from longshort.bench.step import cost_of_step
+from longshort.judge import JUDGED
+from longshort.recipes.options import adjusted
+from longshort.record import as_json, from_json
+from longshort.report.jobs import Judged, trained
+from longshort.train import Run, TrainingError
+from longshort.train.run import differences
+
+SEEDS = 32  # of which results are looked for
+NO_MATTER = ("log_every", "save_every", "compile", "graph")  # to what was found
+
+
+class Line(Protocol):
+    """Of a table. seeds: how many are trained unless told otherwise."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def seeds(self) -> int: ...
+
+    def run(self, seed: int, data: Path | None = None) -> Run: ...
+
+
+L = TypeVar("L", bound=Line)
+
+
+@dataclass(frozen=True)
+class Wish(Generic[L]):
+    """What of a table is wanted, and how. table: all lines that are written; lines: those to be trained.
+
+    steps: other than the recipe's, to try things out; such runs and tables have names of their own.
+    """
+
+    table: Sequence[L]
+    lines: Sequence[L]
+    out: Path
+    data: Path | None = None
+    seeds: int | None = None
+    steps: int | None = None
+    jobs: int = 1
+    train: bool = True
+    cpu: bool = False
+
+    def run(self, line: L, seed: int) -> Run:
+        run = line.run(seed, self.data)
+        return run if self.steps is None else short(run, self.steps)
+
+    def runs(self, line: L) -> list[Run]:
+        return [self.run(line, seed) for seed in range(line.seeds if self.seeds is None else self.seeds)]
+
+    def file(self, name: str, ending: str) -> Path:
+        return self.out / f"{name}{'' if self.steps is None else f'.{self.steps}steps'}.{ending}"
+
+    def judged(self, line: L) -> Iterator[tuple[Run, Judged]]:
+        """All runs of a line that were ever done, and what was found."""
+        for run in (self.run(line, seed) for seed in range(SEEDS)):
+            if done(run, self.out):
+                yield run, json.loads((self.out / run.name / JUDGED).read_text())
+
+
+def short(run: Run, steps: int) -> Run:
+    before = None if run.starts_from is None else short(run.starts_from, steps)
+    return replace(adjusted(run, steps=steps), name=f"{run.name}.{steps}steps", starts_from=before)
+
+
+def done(run: Run, out: Path, data: str | None = None) -> bool:
+    """Whether this run, on this data where it is known, was trained to the end and judged."""
+    judged, record = out / run.name / JUDGED, out / run.name / "run.json"
+    if not judged.exists() or not record.exists():
+        return False
+    before = json.loads(judged.read_text()).get("data")
+    if None not in (before, data) and before != data:
+        raise TrainingError(f"{out / run.name} was trained on other data than there is now: give another --out")
+    return not differences(as_json(from_json(json.loads(record.read_text()))), as_json(run), but=NO_MATTER)
+
+
+def train_all(wish: Wish[L], runs: Sequence[Run], write: Callable[[], Any], console: Console) -> list[str]:
+    """Train and judge these, and `write` the table anew after each; which of them failed, and why."""
+    failed = []
+    for run, facts in trained(runs, wish.out, jobs=wish.jobs, cpu=wish.cpu, console=console):
+        if isinstance(facts, Exception):
+            failed.append(f"{run.name}: {facts}")
+            console.print(f"failed: {failed[-1]}", highlight=False, markup=False, soft_wrap=True)
+            continue
+        name, share = next(iter(facts["accuracy"].items()))
+        console.print(f"{run.name}: {100 * share:.2f} % on the {name} set", highlight=False)
+        write()
+    return failed
+
+
+def time_steps(wish: Wish[L], lines: Sequence[L], console: Console) -> None:
+    """Of each line whose step was not timed before: how long it takes, and how much memory; on a GPU, with nothing
+    beside it."""
+    if wish.cpu or wish.steps is not None or not torch.cuda.is_available():
+        return
+    known = timed(wish)
+    machine = machine_line(torch.device("cuda"))
+    for line in lines:
+        runs = wish.runs(line)
+        if line.name in known or not runs:
+            continue
+        console.print(f"timing a step: {line.name}", highlight=False)
+        try:
+            cost = cost_of_step(runs[0])
+        except RuntimeError as error:  # such as no memory
+            console.print(f"not timed: {error}", highlight=False, markup=False, soft_wrap=True)
+            continue
+        known[line.name] = {**asdict(cost), "machine": machine}
+        write_json(known, wish.out / "steps.json")
+
+
+def timed(wish: Wish[L]) -> dict[str, dict[str, Any]]:
+    path = wish.out / "steps.json"
+    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return known
