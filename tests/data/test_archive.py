@@ -104,3 +104,12 @@ def test_a_damaged_archive_is_named(name, tmp_path):
     (tmp_path / name).write_bytes(b"no archive")
     with pytest.raises(ValueError, match=f"{name} cannot be read"):
         entries(tmp_path, "train")
+
+
+@pytest.mark.parametrize("name", ["imagenette2-160.tgz", "pictures.tar.gz", "pictures.tar.xz"])
+def test_a_compressed_archive_is_to_be_unpacked(name, tmp_path):
+    """Imagenette is released as one."""
+    (tmp_path / name).write_bytes(b"")
+    for read in (of_folder, lambda path: entries(path, "train")):
+        with pytest.raises(ValueError, match=f"{name} is compressed, .* unpack it"):
+            read(tmp_path / name)

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+COMPRESSED = (".tgz", ".gz", ".xz", ".bz2", ".zst")
 SPLITS = {"train": ("train", "train-jpeg", "training"), "val": ("val", "val-jpeg", "validation", "valid")}
 
 
@@ -101,6 +102,8 @@ def _files(folder: Path) -> Iterator[Entry]:
 
 
 def _archive(file: Path) -> Iterator[Entry]:
+    if file.suffix in COMPRESSED:
+        raise ValueError(f"{file} is compressed, and a picture in its middle cannot be read alone: unpack it")
     try:
         yield from _zip(file) if file.suffix == ".zip" else _tar(file)
     except (zipfile.BadZipFile, tarfile.TarError) as error:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from longshort.models.hub import OnHub
-from longshort.models.pyramid import Pyramid, shares
+from longshort.models.pyramid import Pyramid, check_counts, shares, stages_read
 from longshort.nn.image import Block, Embedding, Stage
 from longshort.nn.spec import Full, GridAttentionSpec, LongShort
-from longshort.record import from_json
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,7 @@ class CvTStage:
     ratio: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "blocks", "kernel", "stride", "ratio"):
-            if isinstance(getattr(self, name), float) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
+        check_counts(self, "width", "heads", "blocks", "kernel", "stride", "ratio")
         if self.kernel < self.stride:
             raise ValueError(f"kernel {self.kernel} is smaller than stride {self.stride}: pixels would be lost")
 
@@ -51,10 +48,7 @@ class CvTConfig:
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
-        stages = tuple(from_json(stage) if isinstance(stage, dict) else stage for stage in self.stages)
-        object.__setattr__(self, "stages", stages)
-        if not self.stages:
-            raise ValueError("stages must be at least one")
+        object.__setattr__(self, "stages", stages_read(self.stages))
 
     def build(self) -> "CvT":
         return CvT(self)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from longshort.nn.grid import resized
 from longshort.nn.image import EPS, Stage, stretched
+from longshort.record import from_json
 
 PER_STAGE = 8  # times that a block may be compiled: to train, to judge, for a few sizes
 
@@ -199,6 +200,20 @@ def fitted(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, Ten
         if same:
             taken[name] = t
     return taken
+
+
+def check_counts(stage: Any, *names: str) -> None:
+    """That these fields are whole numbers of at least 1."""
+    for name in names:
+        if isinstance(value := getattr(stage, name), float) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+
+
+def stages_read(stages: Sequence[Any]) -> tuple[Any, ...]:
+    """Of a config, as they are or as its file has them."""
+    if not stages:
+        raise ValueError("stages must be at least one")
+    return tuple(from_json(stage) if isinstance(stage, dict) else stage for stage in stages)
 
 
 def shares(drop_path: float, blocks: Sequence[int]) -> list[list[float]]:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from longshort.models.hub import OnHub
-from longshort.models.pyramid import Pyramid, shares
+from longshort.models.pyramid import Pyramid, check_counts, shares, stages_read
 from longshort.nn.grid import Size
 from longshort.nn.image import Block, Embedding, Stage
 from longshort.nn.spec import Full, GridAttentionSpec, LongShort
-from longshort.record import from_json
 
 RATIO = 4  # of the feed-forward layers' inner width to the width
 
@@ -36,9 +35,7 @@ class ViLStage:
     positions: Literal["relative", "absolute"] = "relative"
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "blocks", "stride"):
-            if isinstance(getattr(self, name), float) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
+        check_counts(self, "width", "heads", "blocks", "stride")
         if self.global_tokens < 0:
             raise ValueError(f"global_tokens must not be negative, got {self.global_tokens}")
         if self.positions not in ("relative", "absolute"):
@@ -62,11 +59,8 @@ class ViLConfig:
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
-        stages = tuple(from_json(stage) if isinstance(stage, dict) else stage for stage in self.stages)
-        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "stages", stages_read(self.stages))
         object.__setattr__(self, "size", (self.size,) * 2 if isinstance(self.size, int) else tuple(self.size))
-        if not self.stages:
-            raise ValueError("stages must be at least one")
         if min(self.size) < 1 or len(self.size) != 2:
             raise ValueError(f"size must be height and width of at least 1, got {self.size}")
 
