@@ -101,6 +101,12 @@ def test_every_set_by_its_own_measure(data):
     assert ("val", 4, 4) in told and ("snow 3", 2, 2) in told
 
 
+def test_classes_that_the_map_to_nine_leaves_out_belong_to_none(data):
+    (data / "bg_challenge" / "in_to_in9.json").write_text(json.dumps({"0": 0}))
+    found = judge_of().judge(["nine"], Benchmarks(data))
+    assert found.accuracy == pytest.approx({"original": 1 / 2, "mixed_same": 0.0, "mixed_rand": 0.0})
+
+
 def test_pictures_that_cannot_be_read_do_not_count(data):
     (data / "imagenet" / "val" / "n01" / "ILSVRC2012_val_00000004.png").write_bytes(b"")
     found = judge_of().judge(["val", "real"], Benchmarks(data))
@@ -111,7 +117,10 @@ def test_what_is_missing_is_told(data):
     benchmarks = Benchmarks(data)
     (data / "bg_challenge" / "in_to_in9.json").unlink()
     with pytest.raises(FileNotFoundError, match="backgrounds_challenge on GitHub"):
-        benchmarks.nine()
+        benchmarks.nine(3)
+    (data / "bg_challenge" / "in_to_in9.json").write_text("[")
+    with pytest.raises(ValueError, match=r"in_to_in9.json cannot be read"):
+        benchmarks.nine(3)
     (data / "real.json").write_text("{")
     with pytest.raises(ValueError, match=r"real.json cannot be read"):
         judge_of().judge(["real"], benchmarks)

@@ -154,7 +154,7 @@ class Judge:
                 judged.append(benchmarks.v2(classes))
                 made.accuracy[name] = self.share(name, judged[-1])
             elif name == "nine":
-                variants, nine = benchmarks.nine()
+                variants, nine = benchmarks.nine(len(classes))
                 for variant, some in variants.items():
                     made.accuracy[variant] = self.share(variant, some, partial(found_of_nine, nine=nine))
                 judged += variants.values()

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,10 +67,7 @@ class Benchmarks:
     def real(self, pictures: Pictures) -> list[list[int]]:
         """For each picture of the validation set, all labels that fit it; for some, none does."""
         where = self.place("real")
-        try:
-            lists = json.loads(where.read_text())
-        except ValueError as error:
-            raise ValueError(f"{where} cannot be read: {error}") from None
+        lists = read_json(where)
         return [lists[number_of(entry.name, len(lists))] for entry in pictures.entries]
 
     def subset(self, name: str, classes: Sequence[str]) -> tuple[Pictures, Numbers]:
@@ -90,17 +88,18 @@ class Benchmarks:
             raise FileNotFoundError(f"{where} has no corruptions, which are folders such as gaussian_noise/1")
         return made
 
-    def nine(self) -> tuple[dict[str, Pictures], Numbers]:
-        """The three variants, of nine classes each, and which of them each class of ImageNet belongs to, or -1."""
+    def nine(self, count: int) -> tuple[dict[str, Pictures], Numbers]:
+        """The three variants, of nine classes each, and which of them each of the `count` classes of ImageNet belongs
+        to, or -1."""
         where = self.place("nine")
         made = {}
         for variant in NINE:
             folder = where / variant / "val"
             found = of_folder(folder if folder.is_dir() else where / variant)
             made[variant] = labelled(found, in_order({entry.kind for entry in found}))
-        return made, self.nine_of_all(where)
+        return made, self.nine_of_all(where, count)
 
-    def nine_of_all(self, where: Path) -> Numbers:
+    def nine_of_all(self, where: Path, count: int) -> Numbers:
         name = "in_to_in9.json"
         files = [path / name for path in (where, where.parent) if (path / name).is_file()]
         if not files:
@@ -108,11 +107,15 @@ class Benchmarks:
                 f"{name}, which says what ImageNet's classes are among the nine, is not in {where}: it is in the "
                 "repository MadryLab/backgrounds_challenge on GitHub"
             )
-        given = {int(number): int(nine) for number, nine in json.loads(files[0].read_text()).items()}
-        table = np.full(max(given) + 1, -1, np.int64)
-        for number, nine in given.items():
-            table[number] = nine
-        return table
+        given = read_json(files[0])
+        return np.array([given.get(str(number), -1) for number in range(count)], np.int64)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def number_of(name: str, count: int) -> int:
