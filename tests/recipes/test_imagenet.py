@@ -50,4 +50,5 @@ def test_imagenette_with_and_without_dualln():
     assert [s.attention.dual_norm for s in without.model.stages] == [False] * 3
     assert full.model.stages == cvt.PRESETS["13"].stages and full.model.classes == 10
     assert len({run.name for run in (with_it, without, full)}) == 3
-    assert imagenet.imagenette(DATA, epochs=10).steps == 10 * 73
+    short = imagenet.imagenette(DATA, epochs=10, rate=2e-4)
+    assert short.steps == 10 * 73 and short.schedule.warmup == 10 * 73 // 12 and short.optimizer.lr == 2e-4

@@ -183,6 +183,7 @@ def imagenette(
     model: NetteModel = "cvt_ls_13",
     side: int = 160,
     epochs: int = 60,
+    rate: float = 5e-4,
     seed: int = 0,
 ) -> Run:
     """Imagenette, ten easy classes of ImageNet, in minutes of one GPU: long-short or full attention, or without DualLN.
@@ -198,6 +199,7 @@ def imagenette(
         model: CvT*-LS-13, CvT-13 with full attention, or CvT*-LS-13 without DualLN
         side: of pictures
         epochs: passes over the 9,469 pictures
+        rate: of learning, at its peak; at 1e-3 long-short attention did not learn (LOG.md)
         seed: of weights, of the order of pictures and of what happens to them
     """
     config = replace(cvt.PRESETS["13" if model == "cvt_13" else "ls_13"], classes=10, drop_path=0.1)
@@ -215,7 +217,7 @@ def imagenette(
         model=config,
         task=task,
         steps=epochs * steps,
-        optimizer=AdamW(lr=5e-4, weight_decay=0.05),
+        optimizer=AdamW(lr=rate, weight_decay=0.05),
         schedule=Schedule("cosine", warmup=epochs * steps // 12, final=0.01),
         average=0.999,
         clip=1.0,
