@@ -107,6 +107,12 @@ def test_classes_that_the_map_to_nine_leaves_out_belong_to_none(data):
     assert found.accuracy == pytest.approx({"original": 1 / 2, "mixed_same": 0.0, "mixed_rand": 0.0})
 
 
+def test_labels_of_more_classes_are_refused(data):
+    (data / "real.json").write_text(json.dumps([[0], [999], [], [2]]))
+    with pytest.raises(ValueError, match="has labels up to 999, and the validation set has 3 classes"):
+        judge_of().judge(["real"], Benchmarks(data))
+
+
 def test_pictures_that_cannot_be_read_do_not_count(data):
     (data / "imagenet" / "val" / "n01" / "ILSVRC2012_val_00000004.png").write_bytes(b"")
     found = judge_of().judge(["val", "real"], Benchmarks(data))
@@ -149,7 +155,7 @@ def run(tmp_path):
 def test_a_run_is_judged_on_its_own_pictures_or_on_others(run, data, tmp_path, capsys):
     assert is_vision(str(run)) and not is_vision(str(data))
     assert main(["evaluate", str(run), "--cpu"]) == 0
-    assert "pictures to judge by: " in capsys.readouterr().out
+    assert "validation set: " in capsys.readouterr().out
     out = tmp_path / "found.json"
     assert main(["evaluate", str(run), "--cpu", "--on", "robustness", "--data", str(data), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -216,8 +222,9 @@ def test_ones_own_pictures_corrupted(package, tmp_path, run, capsys):
     assert "jpeg_compression" in capsys.readouterr().out
 
 
-def test_without_the_package_its_extra_is_named(monkeypatch):
+def test_without_the_package_its_extra_is_named(tmp_path, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     corrupt.package.cache_clear()
-    with pytest.raises(ImportError, match=r"longshort\[corruptions\]"):
-        corrupt.package()
+    for use in (corrupt.package, lambda: judge_of().judge_corrupted(tmp_path / "data" / "val")):
+        with pytest.raises(ImportError, match=r"longshort\[corruptions\]"):
+            use()

@@ -162,7 +162,7 @@ def evaluate(
     Args:
         model: folder of a run, of a checkpoint or of a saved model, a name on the Hugging Face hub, or a .pth file of
             the released ViL-LS
-        split: which text, or which examples
+        split: which text, or which examples; not for vision models
         on: sets in the folder --data: val (ImageNet's own), real, v2, c, a, r, nine (ImageNet-9); robustness prints the
             paper's table of them
         corrupt: a folder of pictures, with a folder for each class, to be corrupted as in ImageNet-C on the way
@@ -170,11 +170,11 @@ def evaluate(
         crop: share of a picture's shorter side that is seen, with `side` or alone
         protocol: paper: sequences of `context` characters, the last `step` of each judged; fast: the text is read once
         corpus: another text than the model's own: enwik8 or text8
-        data: where the text or the examples of the training are now, if they moved
+        data: where the text or the examples of the training are now, if they moved; or the folder of --on's sets
         text: another text than the model's own: this file or folder, all of it
         context: characters of a sequence
         step: characters judged in a sequence
-        batch: sequences at once
+        batch: sequences or pictures at once
         which: the best or the last checkpoint of a run
         compile: by torch.compile, which takes half a minute and makes long texts faster
         out: JSON file for the result
@@ -435,13 +435,13 @@ def analyse(
 
     Args:
         what: what to draw
-        models: folders of runs; for attention also a name on the Hugging Face hub
+        models: folders of runs; for attention, look and similarity also saved models or names on the Hugging Face hub
         out: the file; out/visibility.png and so on unless given
         against: curves against steps or seconds
         prompt: attention on this text instead of the model's own development text
         image: for look, a picture
-        at: for look, a pixel of it (Y X), the middle unless given; or a character of the prompt, the last of its first
-            1,024 unless given
+        at: for look, a pixel of the file (Y X), the middle unless given; or a character of the prompt, the last of its
+            first 1,024 unless given
         data: for similarity, a folder, zip or tar of pictures; the models' own development set unless given
         count: for similarity, so many pictures
     """

@@ -15,7 +15,7 @@ from torch import nn
 
 from longshort.data.archive import of_folder
 from longshort.data.benchmarks import CORRUPTIONS, SEVERITIES, Benchmarks
-from longshort.data.corrupt import Corrupted
+from longshort.data.corrupt import Corrupted, package
 from longshort.data.images import Middle, Pictures, View, in_order, labelled
 from longshort.evaluate import find_model, find_run, load_trained
 from longshort.models import CvT, ViL
@@ -36,7 +36,7 @@ Set = Literal["val", "real", "v2", "c", "a", "r", "nine"]
 SETS: tuple[Set, ...] = ("val", "real", "v2", "c", "a", "r", "nine")
 ROBUSTNESS: tuple[Set, ...] = ("val", "c", "a", "r", "nine")  # of the paper's table
 NAMES = {
-    "dev": "pictures to judge by",
+    "dev": "validation set",
     "val": "ImageNet",
     "real": "ReaL",
     "v2": "V2",
@@ -148,7 +148,7 @@ class Judge:
             if name == "val":
                 made.accuracy[name] = self.share(name, pictures)
             elif name == "real":
-                lists = np.fromiter(benchmarks.real(pictures), dtype=object, count=len(pictures))
+                lists = np.fromiter(benchmarks.real(pictures, len(classes)), dtype=object, count=len(pictures))
                 made.accuracy[name] = self.share(name, pictures, found_of_many, lists)
             elif name == "v2":
                 judged.append(benchmarks.v2(classes))
@@ -177,6 +177,7 @@ class Judge:
         self.check(classes)
         pictures, made, middle = labelled(files, classes), Found(), self.view
         assert isinstance(middle, Middle)
+        package()  # before the work
         made.accuracy["as they are"] = self.share("as they are", pictures)
         for name in names:
             views = [Corrupted(name, severity, middle) for severity in SEVERITIES]

@@ -190,7 +190,8 @@ def judge_vision(
     model, view = load_vision(name, processes.device, which)
     if side is not None or crop is not None:
         view = Middle(side or view.side, crop or 1.0)
-    console.print(f"{name}, {processes.precision}, {view}", soft_wrap=True, highlight=False)
+    seen = f"the middle {100 * view.share:g} % of pictures at {view.side}²" if isinstance(view, Middle) else str(view)
+    console.print(f"{name}, {processes.precision}, {seen}", soft_wrap=True, highlight=False)
     wanted: list[Any] = list(ROBUSTNESS if "robustness" in on else [each for each in SETS if each in on])
     with Progress(console=console) as progress:
         lines: dict[str, Any] = {}
@@ -306,8 +307,7 @@ def draw(
     if what == "visibility":
         draw_visibility(out)
     elif what == "curves":
-        short = {Path(name).name for name in names}
-        logs = {Path(name).name if len(short) == len(names) else name: read_log(Path(name)) for name in names}
+        logs = {short: read_log(Path(name)) for short, name in labels(names).items()}
         missing = [name for name in names if not any("loss" in line for line in read_log(Path(name)))]
         if missing or not names:
             raise ValueError(f"no log of a run in {', '.join(missing)}" if names else "give folders of runs to draw")
@@ -315,6 +315,12 @@ def draw(
     else:
         draw_attention(one_of(names), out, prompt)
     print(f"{what}: {out}")
+
+
+def labels(names: Sequence[str]) -> dict[str, str]:
+    """What each is called in a figure: the name of its folder, or where that is another's too, all of its path."""
+    short = [Path(name).name for name in names]
+    return {name if short.count(own) > 1 else own: name for own, name in zip(short, names, strict=True)}
 
 
 def one_of(names: Sequence[str]) -> str:
@@ -331,13 +337,16 @@ def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Pa
         if image is None:
             raise ValueError(f"{name} is a vision model: give it a picture with --image")
         model, view = load_vision(name, torch.device("cpu"), "best")
-        pixels = opened(image, view)
-        height, width = pixels.shape[1:]
+        assert isinstance(view, Middle)
+        pixels, size = opened(image, view)
         if len(at) not in (0, 2):
-            raise ValueError(f"at must be a pixel, Y X, of what the model sees, which is {height} × {width}, got {at}")
-        place = (at[0], at[1]) if at else (height // 2, width // 2)
-        looks = looks_at(model, normalised(pixels.float() / 255), place)
-        title = f"Where the patch at pixel ({place[0]}, {place[1]}) looks"
+            raise ValueError(f"at must be a pixel of the picture, Y X, got {at}")
+        pixel = (at[0], at[1]) if at else (size[1] // 2, size[0] // 2)
+        looks = looks_at(model, normalised(pixels.float() / 255), view.place(size, pixel))
+        short = Path(name).name
+        title = (
+            f"Where {short} looks from pixel ({pixel[0]}, {pixel[1]}) of {image.name}, in the last block of each stage"
+        )
         draw_gaze(looks, pixels.permute(1, 2, 0).numpy(), out, title=title)
     else:
         if len(at) > 1:
@@ -349,13 +358,14 @@ def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Pa
     print(f"look: {out}")
 
 
-def opened(path: Path, view: Any) -> torch.Tensor:
-    """Bytes [3, S, S] of a picture, as a model sees it."""
+def opened(path: Path, view: Any) -> tuple[torch.Tensor, tuple[int, int]]:
+    """Bytes [3, S, S] of a picture, as a model sees it; and its own width and height."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
-            return torch.from_numpy(view(image))
+            size = image.size  # before it may be decoded smaller
+            return torch.from_numpy(view(image)), size
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that can be read") from None
 
@@ -366,7 +376,7 @@ def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count
     make_room(out)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     found, images = {}, 0
-    for name in names:
+    for label, name in labels(names).items():
         if not is_vision(name):
             raise ValueError(f"{name} is no vision model")
         model, view = load_vision(name, device, "best")
@@ -379,7 +389,7 @@ def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count
         if not images:
             raise ValueError(f"none of {len(pictures)} pictures can be read")
         batches = (normalised(part.to(device).float() / 255) for part in chunk.images.split(16))
-        found[Path(name).name] = similarities(model, batches)
+        found[f"{label}, {view.side}²"] = similarities(model, batches)
     draw_similarities(found, out, images=images)
     write_whole(out.with_suffix(".json"), json.dumps(found, indent=1).encode())
     print(f"similarity: {out}")

@@ -113,7 +113,11 @@ def test_from_the_command_line(tmp_path, capsys):
     sim = tmp_path / "sim.png"
     arguments = [str(tmp_path / "cvt"), "--data", str(tmp_path / "data" / "val"), "--count", "4", "--out", str(sim)]
     assert main(["analyse", "similarity", *arguments]) == 0
-    assert len(json.loads(sim.with_suffix(".json").read_text())["cvt"]) == 4 and sim.exists()
+    assert len(json.loads(sim.with_suffix(".json").read_text())["cvt, 224²"]) == 4 and sim.exists()
+    model_of(CVT, seed=1).float().save_pretrained(tmp_path / "other" / "cvt")
+    assert main(["analyse", "similarity", str(tmp_path / "other" / "cvt"), *arguments]) == 0
+    both = json.loads(sim.with_suffix(".json").read_text())
+    assert list(both) == [f"{tmp_path / name}, 224²" for name in ("other/cvt", "cvt")]
     capsys.readouterr()
     as_folder(tmp_path / "broken", {"a/1.png": b""})
     for arguments, words in (
@@ -122,6 +126,7 @@ def test_from_the_command_line(tmp_path, capsys):
         (["look"], "give one model"),
         (["look", str(tmp_path / "cvt"), "--image", str(tmp_path / "text.txt")], "is no picture"),
         (["look", str(tmp_path / "cvt"), "--image", str(tmp_path / "image.png"), "--at", "3"], "must be a pixel"),
+        (["look", str(tmp_path / "cvt"), "--image", str(tmp_path / "image.png"), "--at", "3", "3"], "is not in what"),
         (["similarity"], "give vision models"),
         (["similarity", str(tmp_path / "text-model")], "is no vision model"),
         (["similarity", str(tmp_path / "cvt")], "name pictures with --data"),

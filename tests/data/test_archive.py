@@ -88,6 +88,14 @@ def test_a_folder_of_ones_own(tmp_path):
     assert str(of_folder(packed)[0]) == f"{packed}: q/1.png"
 
 
+@pytest.mark.parametrize("form", ["folder", "zip"])
+def test_pictures_without_a_folder_of_their_class_are_named(form, tmp_path):
+    content = {"data/train/1.png": b"x", "data/train/a/2.png": b"x"}
+    path = as_folder(tmp_path, content) / "data" if form == "folder" else as_zip(tmp_path / "x.zip", content)
+    with pytest.raises(ValueError, match=r"1\.png lies in no folder of its class: .* \(1 such\)"):
+        entries(path, "train")
+
+
 def test_what_is_missing_is_told(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere is not there"):
         entries(tmp_path / "nowhere", "train")
@@ -102,7 +110,7 @@ def test_what_is_missing_is_told(tmp_path):
 @pytest.mark.parametrize("name", ["train.zip", "train.tar"])
 def test_a_damaged_archive_is_named(name, tmp_path):
     (tmp_path / name).write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=f"{name} cannot be read"):
+    with pytest.raises(ValueError, match=f"{name} cannot be read as a {name[-3:]} file"):
         entries(tmp_path, "train")
 
 

@@ -39,7 +39,7 @@ def test_labels_are_the_order_of_the_classes(source):
 
 def test_a_class_that_is_judged_alone_is_refused(source):
     as_folder(source.path, {"val/yellow/1.png": encoded(picture("red", 0))})
-    with pytest.raises(ValueError, match="classes that the training set has not: 'yellow'"):
+    with pytest.raises(ValueError, match=r"yellow/1\.png is of a class that is not known, 'yellow' \(1 such classes\)"):
         source.splits()
 
 
@@ -62,6 +62,36 @@ def test_the_middle_of_a_picture():
     assert abs(across.mean() - 29.5) <= 0.6 and abs(down.mean() - 19.5) <= 0.6
     assert np.ptp(across) == pytest.approx(18, abs=1) and np.ptp(down) == pytest.approx(18, abs=1)
     assert np.array_equal(Middle(40, 1.0)(image_of(40, 40))[0, 0], np.arange(40))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.75])
+@pytest.mark.parametrize("at", [(20, 30), (7, 17), (32, 43)])
+def test_where_a_pixel_is_in_the_middle(share, at):
+    """Pixels know their place: across in the first colour, down in the second."""
+    view, image = Middle(12, share), image_of(60, 40)
+    y, x = view.place(image.size, at)
+    made, pixel = view(image), 40 * share / 12
+    assert abs(int(made[1, y, x]) - at[0]) <= pixel / 2 + 1 and abs(int(made[0, y, x]) - at[1]) <= pixel / 2 + 1
+
+
+@pytest.mark.parametrize("at", [(4, 30), (20, 14), (35, 30), (20, 45), (-1, 30)])
+def test_a_pixel_outside_of_the_middle_is_refused(at):
+    with pytest.raises(ValueError, match=r"40 × 60 pixels high and wide: rows 5 to 34, columns 15 to 44"):
+        Middle(12, 0.75).place((60, 40), at)
+
+
+@pytest.mark.parametrize("wrong", [(0, 1.0), (8, 0.0), (8, 2.0)])
+def test_a_middle_that_is_none_is_refused(wrong):
+    with pytest.raises(ValueError, match="at least 1 pixel wide"):
+        Middle(*wrong)
+
+
+def test_a_package_that_is_missing_is_not_the_pictures_fault(source):
+    def cut(image):
+        raise ImportError("x is not installed")
+
+    with pytest.raises(ImportError, match="x is not installed"):
+        source.splits().train.read(0, cut)
 
 
 def test_a_large_jpeg_is_decoded_small_and_shows_the_same():

@@ -84,5 +84,5 @@ def test_what_cannot_be_read_is_refused():
     lanes = Lanes(np.zeros(90, np.uint8), 3, 4)
     with pytest.raises(ValueError, match="got -1"):
         lanes.batch(-1)
-    with pytest.raises(ValueError, match="batch of 3 sequences cannot be divided over 2"):
+    with pytest.raises(ValueError, match="batch of 3 cannot be divided over 2"):
         lanes.batch(0, Shard(0, 2))

@@ -18,7 +18,7 @@ def test_one_shard_is_the_whole():
 
 
 def test_a_batch_that_cannot_be_divided_is_refused_with_numbers():
-    with pytest.raises(ValueError, match="batch of 7 sequences cannot be divided over 2 processes × gradient accum"):
+    with pytest.raises(ValueError, match="batch of 7 cannot be divided over 2 processes × gradient accum"):
         Shard(0, 2).part(7)
 
 

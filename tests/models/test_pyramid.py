@@ -160,7 +160,22 @@ def test_presets_are_known_by_name():
     for kind in (ViL, CvT):
         with pytest.raises(ValueError, match="there is no preset 'huge'; there are "):
             kind.preset("huge")
+        with pytest.raises(ValueError, match=r"the model has no num_classes; it has stages,.* classes,"):
+            kind.preset("medium" if kind is ViL else "13", num_classes=3)
     assert ViL.preset("medium", classes=3, drop_path=0.1).num_classes == 3
+
+
+@pytest.mark.parametrize("classes", [7, 0])
+@pytest.mark.parametrize("config", [VIL, CVT], ids=["ViL", "CvT"])
+def test_a_new_head_is_saved_and_read_back(config, classes, tmp_path):
+    model, x = model_of(config).float(), images(32, 32).float()
+    model.reset_classifier(classes)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()
+    assert again.config == replace(config, classes=classes)
+    torch.testing.assert_close(again(x), model(x))
+    with pytest.raises(ValueError, match="another architecture"):
+        (CvT if isinstance(model, ViL) else ViL).from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +187,10 @@ def test_presets_are_known_by_name():
         (lambda: replace(VIL.stages[0], positions="none"), "positions must be"),
         (lambda: replace(CVT.stages[0], kernel=3), "smaller than stride"),
         (lambda: replace(CVT, stages=()), "at least one"),
-        (lambda: model_of(VIL).reset_classifier(-1), "num_classes must not"),
+        (lambda: model_of(VIL).reset_classifier(-1), "classes must not"),
+        (lambda: replace(VIL, stages=CVT.stages), "stages must be ViLStage, got CvTStage"),
+        (lambda: replace(CVT, stages=VIL.stages), "stages must be CvTStage, got ViLStage"),
+        (lambda: model_of(CVT)(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)), "bytes of them normalised"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message):

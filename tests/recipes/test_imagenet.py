@@ -17,10 +17,17 @@ DATA = Path("somewhere")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_survives_its_record_and_says_what_it_needs(name):
-    run = RECIPES[name](data=DATA)
+    run = RECIPES[name](data=DATA, **({"classes": 5} if name == "imagenet.pictures" else {}))
     assert from_json(json.loads(json.dumps(as_json(run)))) == run
     text = inspect.getdoc(RECIPES[name])
     assert f"longshort train {name} " in text and "Ours: not yet run" in text
+
+
+def test_pictures_of_ones_own():
+    run = imagenet.pictures(DATA, 5, model="vil_ls_medium", side=160, batch=32)
+    assert run.model.classes == run.task.classes == 5 and run.model.size == (160, 160) and run.task.side == 160
+    assert (run.steps, run.task.images, run.schedule.warmup) == (10_000, 32, 833)
+    assert imagenet.pictures(DATA, 5, model="cvt_ls_21").model.stages == cvt.PRESETS["ls_21"].stages
 
 
 def test_the_released_settings():

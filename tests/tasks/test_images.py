@@ -127,5 +127,11 @@ def test_what_makes_no_sense_is_refused(wrong, tmp_path):
         ImageClassification(ImageFolder(tmp_path), **wrong)
 
 
+def test_pictures_of_other_classes_are_refused(task):
+    assert len(replace(task, classes=3).splits.classes) == 3
+    with pytest.raises(ValueError, match="data has 3 classes, and the model 10"):
+        replace(task, classes=10).fingerprint()
+
+
 def test_labels_have_names(task):
     assert task.splits.classes == KINDS

@@ -422,7 +422,7 @@ def test_parts_of_a_batch_are_the_batch(tmp_path):
 
 
 def test_a_batch_that_cannot_be_divided_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="batch of 4 sequences cannot be divided over 3"):
+    with pytest.raises(ValueError, match="batch of 4 cannot be divided over 3"):
         do(language(tmp_path, accumulate=3), tmp_path)
 
 

@@ -78,7 +78,10 @@ def draw_gaze(
             axes.set_title(text, loc="left", fontsize=11, color=INK)
             axes.set(xlim=(0, width), ylim=(height, 0))
             axes.axis("off")
-    note = "Darker: more attention, each picture on its own scale. Rows are drawn through the patches they average."
+    note = (
+        "Framed: the patch that looks. Darker: it gives more attention there, each picture on its own scale. Rows are "
+        "averages of all patches, made anew for each image; what a row gets is drawn on the patches that it averages."
+    )
     figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
     figure.supxlabel(note, x=0.01, ha="left", fontsize=10.5, color=SOFT)
     figure.savefig(path)

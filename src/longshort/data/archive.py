@@ -56,6 +56,8 @@ def entries(path: Path, split: str) -> list[Entry]:
             f"{path} has no pictures to {'train on' if split == 'train' else 'judge with'}: expected a folder "
             f"{' or '.join(SPLITS[split])} with a folder for each class, {split}.zip, {split}.tar, or {split}-*.tar"
         )
+    if flat := [entry for entry in found if entry.kind in ("", *SPLITS[split])]:
+        raise ValueError(f"{flat[0]} lies in no folder of its class: {path} must have one for each ({len(flat)} such)")
     return sorted(found, key=lambda entry: (entry.kind, entry.name))
 
 
@@ -107,7 +109,8 @@ def _archive(file: Path) -> Iterator[Entry]:
     try:
         yield from _zip(file) if file.suffix == ".zip" else _tar(file)
     except (zipfile.BadZipFile, tarfile.TarError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+        kind = "zip" if file.suffix == ".zip" else "tar"
+        raise ValueError(f"{file} cannot be read as a {kind} file: {error}") from None
 
 
 def _zip(file: Path) -> Iterator[Entry]:

@@ -64,10 +64,12 @@ class Benchmarks:
             raise ValueError(f"{where} must have a folder for each class, by its number, 0 to {len(classes) - 1}")
         return Pictures(found, np.array([int(entry.kind) for entry in found], np.int64))
 
-    def real(self, pictures: Pictures) -> list[list[int]]:
-        """For each picture of the validation set, all labels that fit it; for some, none does."""
+    def real(self, pictures: Pictures, count: int) -> list[list[int]]:
+        """For each picture of the validation set, of so many classes, all labels that fit it; for some, none does."""
         where = self.place("real")
         lists = read_json(where)
+        if (highest := max((label for fitting in lists for label in fitting), default=0)) >= count:
+            raise ValueError(f"{where} has labels up to {highest}, and the validation set has {count} classes")
         return [lists[number_of(entry.name, len(lists))] for entry in pictures.entries]
 
     def subset(self, name: str, classes: Sequence[str]) -> tuple[Pictures, Numbers]:

@@ -24,7 +24,9 @@ class Epochs:
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= self.items:
-            raise ValueError(f"a batch of {self.batch} cannot be taken from {self.items} examples")
+            raise ValueError(
+                f"a batch of {self.batch} cannot be taken from {self.items} examples: it must be smaller, or they more"
+            )
 
     @property
     def steps(self) -> int:

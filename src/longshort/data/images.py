@@ -55,6 +55,8 @@ class Pictures:
         try:
             with image.open(io.BytesIO(self.entries[i].read())) as opened:
                 return cut(opened)
+        except ImportError:  # not the picture's fault
+            raise
         except image.UnidentifiedImageError:
             return "it is no picture"
         except Exception as error:  # of damaged files, decoders raise nearly everything
@@ -112,9 +114,9 @@ def in_order(kinds: Iterable[str]) -> tuple[str, ...]:
 
 def labelled(found: Sequence[Entry], classes: Sequence[str]) -> Pictures:
     number = {kind: i for i, kind in enumerate(classes)}
-    if unknown := sorted({entry.kind for entry in found} - set(number)):
-        some = ", ".join(repr(kind) for kind in unknown[:3])
-        raise ValueError(f"{found[0].file} has classes that the training set has not: {some} ({len(unknown)} of them)")
+    if unknown := [entry for entry in found if entry.kind not in number]:
+        count = len({entry.kind for entry in unknown})
+        raise ValueError(f"{unknown[0]} is of a class that is not known, {unknown[0].kind!r} ({count} such classes)")
     return Pictures(found, np.array([number[entry.kind] for entry in found], np.int64))
 
 
@@ -137,10 +139,33 @@ class Middle:
     side: int
     share: float = 0.875
 
+    def __post_init__(self) -> None:
+        if self.side < 1 or not 0 < self.share <= 1:
+            raise ValueError(
+                f"pictures must be seen at least 1 pixel wide, and a share of them that is above 0 and at most 1, got "
+                f"side {self.side} and crop {self.share}"
+            )
+
+    def box(self, size: tuple[int, int]) -> Box:
+        """Of a picture so wide and so high."""
+        most = min(size) * self.share
+        left, top = (size[0] - most) / 2, (size[1] - most) / 2
+        return left, top, left + most, top + most
+
     def __call__(self, image: Any) -> Bytes:
-        most = min(image.size) * self.share
-        left, top = (image.size[0] - most) / 2, (image.size[1] - most) / 2
-        return resized(image, (left, top, left + most, top + most), self.side)
+        return resized(image, self.box(image.size), self.side)
+
+    def place(self, size: tuple[int, int], at: tuple[int, int]) -> tuple[int, int]:
+        """Where the pixel (y, x) of a picture so wide and so high is in what is made of it."""
+        left, top, right, bottom = self.box(size)
+        y, x = (at[0] + 0.5 - top) / (bottom - top), (at[1] + 0.5 - left) / (right - left)
+        if not (0 <= y < 1 and 0 <= x < 1):
+            raise ValueError(
+                f"pixel {at} (y, x) is not in what the model sees of the picture, which is {size[1]} × {size[0]} "
+                f"pixels high and wide: rows {math.ceil(top)} to {math.ceil(bottom) - 1}, columns {math.ceil(left)} to "
+                f"{math.ceil(right) - 1}"
+            )
+        return int(y * self.side), int(x * self.side)
 
 
 def anywhere(side: int, draw: np.random.Generator) -> Callable[[Any], Bytes]:

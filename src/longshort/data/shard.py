@@ -25,7 +25,7 @@ class Shard:
         """The items of this shard among `total`."""
         if total % self.count:
             raise ValueError(
-                f"batch of {total} sequences cannot be divided over {self.count} processes × gradient accumulation"
+                f"a batch of {total} cannot be divided over {self.count} processes × gradient accumulation"
             )
         size = total // self.count
         return slice(self.index * size, (self.index + 1) * size)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from longshort.models.hub import OnHub
-from longshort.models.pyramid import Pyramid, check_counts, shares, stages_read
+from longshort.models.pyramid import Pyramid, check_counts, preset_of, shares, stages_read
 from longshort.nn.image import Block, Embedding, Stage
 from longshort.nn.spec import Full, GridAttentionSpec, LongShort
 
@@ -48,7 +48,7 @@ class CvTConfig:
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", stages_read(self.stages))
+        object.__setattr__(self, "stages", stages_read(self.stages, CvTStage))
 
     def build(self) -> "CvT":
         return CvT(self)
@@ -128,6 +128,4 @@ class CvT(Pyramid, OnHub, tags=["long-short-transformer", "image-classification"
     def preset(cls, name: str, **changes: Any) -> Self:
         """A model of the paper, with random weights. changes: other fields of its config, such as classes=10 or
         drop_path=0.1."""
-        if name not in PRESETS:
-            raise ValueError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
-        return cls(replace(PRESETS[name], **changes))
+        return cls(preset_of(PRESETS, name, changes))

@@ -5,7 +5,8 @@ B batch, C width of the last stage, N tokens, G global tokens, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -24,13 +25,15 @@ class Pyramid(nn.Module):
     `classes` 0: no head, and features [B, C] come out.
     """
 
+    config: Any
+
     def __init__(self, stages: Sequence[Stage], widths: Sequence[int], classes: int) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
         self.widths, self.channels = tuple(widths), stages[0].embedding.convolution.in_channels
         self.num_features = self.widths[-1]
         self.norm = nn.LayerNorm(self.num_features, eps=EPS)
-        self.reset_classifier(classes)
+        self.head = head_of(self.num_features, classes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -69,6 +72,8 @@ class Pyramid(nn.Module):
             raise ValueError(
                 f"images must be [batch, {self.channels} channels, height, width], got {tuple(image.shape)}"
             )
+        if not image.is_floating_point():
+            raise ValueError(f"images must be floating-point numbers, bytes of them normalised, got {image.dtype}")
         made = []
         for stage in self.parts:
             x, size = stage(image)
@@ -105,16 +110,11 @@ class Pyramid(nn.Module):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A new head for so many classes; 0: none."""
-        if num_classes < 0:
-            raise ValueError(f"num_classes must not be negative, got {num_classes}")
         if global_pool not in (None, "", "token", "avg"):
             raise ValueError(f"global_pool is the model's own, and {global_pool!r} is none that timm has for it")
-        head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-        if isinstance(head, nn.Linear):
-            nn.init.trunc_normal_(head.weight, std=0.02)
-            nn.init.zeros_(head.bias)
         at = self.norm.weight
-        self.head = head.to(at.device, at.dtype)
+        self.head = head_of(self.num_features, num_classes).to(at.device, at.dtype)
+        self.config = replace(self.config, classes=num_classes)  # which is saved with the weights
 
     def adapted(self, config: Any) -> Self:
         """The same weights in a model of another config: tables of positions are interpolated where it has more or
@@ -209,11 +209,35 @@ def check_counts(stage: Any, *names: str) -> None:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
 
 
-def stages_read(stages: Sequence[Any]) -> tuple[Any, ...]:
+def stages_read(stages: Sequence[Any], kind: type) -> tuple[Any, ...]:
     """Of a config, as they are or as its file has them."""
     if not stages:
         raise ValueError("stages must be at least one")
-    return tuple(from_json(stage) if isinstance(stage, dict) else stage for stage in stages)
+    made = tuple(from_json(stage) if isinstance(stage, dict) else stage for stage in stages)
+    if other := [type(stage).__name__ for stage in made if not isinstance(stage, kind)]:
+        raise ValueError(f"stages must be {kind.__name__}, got {other[0]}: they are those of another architecture")
+    return made
+
+
+def preset_of(presets: Mapping[str, Any], name: str, changes: Mapping[str, Any]) -> Any:
+    """The config of that name, with other values of some fields."""
+    if name not in presets:
+        raise ValueError(f"there is no preset {name!r}; there are {', '.join(presets)}")
+    known = [f.name for f in fields(presets[name])]
+    if unknown := [field for field in changes if field not in known]:
+        raise ValueError(f"the model has no {', '.join(unknown)}; it has {', '.join(known)}")
+    return replace(presets[name], **changes)
+
+
+def head_of(width: int, classes: int) -> nn.Module:
+    if classes < 0:
+        raise ValueError(f"classes must not be negative, got {classes}")
+    if classes == 0:
+        return nn.Identity()
+    head = nn.Linear(width, classes)
+    nn.init.trunc_normal_(head.weight, std=0.02)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def shares(drop_path: float, blocks: Sequence[int]) -> list[list[float]]:

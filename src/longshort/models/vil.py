@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from longshort.models.hub import OnHub
-from longshort.models.pyramid import Pyramid, check_counts, shares, stages_read
+from longshort.models.pyramid import Pyramid, check_counts, preset_of, shares, stages_read
 from longshort.nn.grid import Size
 from longshort.nn.image import Block, Embedding, Stage
 from longshort.nn.spec import Full, GridAttentionSpec, LongShort
@@ -59,7 +59,7 @@ class ViLConfig:
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", stages_read(self.stages))
+        object.__setattr__(self, "stages", stages_read(self.stages, ViLStage))
         object.__setattr__(self, "size", (self.size,) * 2 if isinstance(self.size, int) else tuple(self.size))
         if min(self.size) < 1 or len(self.size) != 2:
             raise ValueError(f"size must be height and width of at least 1, got {self.size}")
@@ -137,10 +137,8 @@ class ViL(Pyramid, OnHub, tags=["long-short-transformer", "image-classification"
     def preset(cls, name: str, *, everywhere: bool = False, **changes: Any) -> Self:
         """A model of the paper, with random weights. everywhere: long-short attention in all stages; changes: other
         fields of its config, such as classes=10, size=(512, 512), drop_path=0.3."""
-        if name not in PRESETS:
-            raise ValueError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
-        config = PRESETS[name].everywhere() if everywhere else PRESETS[name]
-        return cls(replace(config, **changes))
+        config = preset_of(PRESETS, name, changes)
+        return cls(config.everywhere() if everywhere else config)
 
     @classmethod
     def from_released(

@@ -37,4 +37,5 @@ RECIPES: dict[str, Recipe] = {
     "imagenet.cvt_13": imagenet.cvt_13,
     "imagenet.cvt_21": imagenet.cvt_21,
     "imagenet.imagenette": imagenet.imagenette,
+    "imagenet.pictures": imagenet.pictures,
 }

@@ -45,7 +45,7 @@ class ImageClassification:
 
     smoothing: of labels, the share that goes to all classes alike. order: seed of the order of pictures, of what is cut
     out and of what happens to it. judged: pictures at once in an evaluation, of each the middle, `crop` of its shorter
-    side; one's own `judged_side` for pictures larger or smaller than in training.
+    side; one's own `judged_side` for pictures larger or smaller than in training. classes: how many there must be.
     """
 
     source: ImageFolder
@@ -57,6 +57,7 @@ class ImageClassification:
     judged: int = 128
     crop: float = 0.875
     judged_side: int | None = None
+    classes: int | None = None
 
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
@@ -71,7 +72,10 @@ class ImageClassification:
 
     @cached_property
     def splits(self) -> PictureSplits:
-        return self.source.splits()
+        made = self.source.splits()
+        if self.classes not in (None, len(made.classes)):
+            raise ValueError(f"{self.source.path} has {len(made.classes)} classes, and the model {self.classes}")
+        return made
 
     def fingerprint(self) -> str:
         return self.splits.fingerprint()
