@@ -8,22 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from pictures import CVT
 from rich.console import Console
 from shapes import as_folder, files
 from training import before_call
 
-from longshort.bench.step import StepCost
 from longshort.cli import main
 from longshort.judge import JUDGED, judge_run
 from longshort.recipes import imagenet
-from longshort.report import Wish, imagenette, jobs, runs
+from longshort.report import Wish, imagenette, jobs
 from longshort.report.imagenette import LINES, Found, Line, markdown, report
 from longshort.tasks.images import ImageClassification
 from longshort.train import StoppedError, read_run
+from longshort.train.log import read_log
 
-STEPS = 4
+STEPS, ENDINGS = 4, ("md", "json", "png")
 OURS = (Line("cvt_ls_13", 16, seeds=2), Line("cvt_13", 16), Line("cvt_ls_13_plain", 16))
 pytestmark = pytest.mark.usefixtures("one_thread", "small")
 
@@ -35,7 +34,7 @@ def small():
     def made(data, **options):
         run = imagenet.imagenette(data, **options)
         model = CVT if options["model"] != "cvt_13" else CVT.with_attention(*(s.attention for s in run.model.stages))
-        task = replace(run.task, images=6, judged=4)
+        task = replace(run.task, images=6, judged=4, classes=3)
         every = dict(log_every=2, evaluate_every=2, save_every=2)
         return replace(run, model=replace(model, classes=3), task=task, steps=STEPS, **every)
 
@@ -117,21 +116,23 @@ def test_a_stopped_report_goes_on(finished, data, tmp_path, begun, monkeypatch):
 def test_the_table():
     line = LINES[0]
     assert imagenette.row(Found(line)) == "| CvT*-LS-13 | 160² |  | not yet run |  |  |  |"
-    one = Found(line, [81.25], [5.5], epochs=60.0, per_second=3_210.4, ms=39.9, gib=7.5, machine="a GPU")
-    assert imagenette.row(one) == "| CvT*-LS-13 | 160² | 60 | 81.25 | 5.50 | 3,210 | 7.50 |"
+    one = Found(line, [81.25], [5.5], [3_210.4], ["a GPU"], epochs=60.0)
+    assert imagenette.row(one) == "| CvT*-LS-13 | 160² | 60 | 81.25 | 5.50 | 3,210 | a GPU |"
     two = replace(one, accuracy=[80.0, 82.0], minutes=[5.0, 6.0])
     assert "| 81.00 ± 1.41 (2 seeds) | 5.50 |" in imagenette.row(two)
-    assert markdown([one, two]).endswith("were timed on a GPU.")
+    assert markdown([one, two]).endswith("a median.")
 
 
-def test_steps_and_memory_are_measured_on_a_gpu(finished, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "cost_of_step", lambda run: StepCost(2.0, 3.0))
-    monkeypatch.setattr(runs, "machine_line", lambda device: "a machine")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    wish = Wish(OURS, OURS[1:2], tmp_path, data)
-    runs.time_steps(wish, wish.lines, Console(quiet=True))
-    found = imagenette.found_of(OURS[1], wish)
-    assert (found.ms, found.gib, found.per_second, found.machine) == (2.0, 3.0, 3_000.0, "a machine")
+def test_the_speed_and_the_machine_are_those_of_the_training(finished):
+    out, found, printed = finished
+    speeds = [line["pictures_per_second"] for line in read_log(out / name("cvt_13")) if "loss" in line]
+    assert len(speeds) == 2 and found[1].per_second == [sum(speeds) / 2] and found[1].devices == ["cpu"]
+    assert printed.replace("\n", "").endswith(f"written: {', '.join(str(out / f'imagenette.{e}') for e in ENDINGS)}")
+
+
+def test_what_was_not_drawn_is_not_said_to_be(tmp_path):
+    _, printed = do(tmp_path, train=False)
+    assert "imagenette.json" in printed and ".png" not in printed and not (tmp_path / "imagenette.png").exists()
 
 
 def test_data_must_be_named_and_there(tmp_path, capsys):

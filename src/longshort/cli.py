@@ -457,7 +457,13 @@ def analyse(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return run_command(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        return refuse("interrupted", 130)
+
+
+def run_command(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         print(VERSION)
         return 0
@@ -489,12 +495,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         subcommand_cli_from_dict(commands, prog=prog, description=description, args=arguments)
         leave()
-    except KeyboardInterrupt:
-        return refuse("interrupted", 130)
     except StoppedError as error:
         how = "--resume" if prog == "longshort train" else "the same command"  # demo and report always go on
         return refuse(f"{error}; {how} goes on from there", 130)
-    except (TrainingError, ValueError, FileNotFoundError, ImportError) as error:
+    except FileNotFoundError as error:
+        return refuse(str(error) if error.filename is None else f"{error.filename} is not there", 1)
+    except (TrainingError, ValueError, ImportError) as error:
         return refuse(str(error), 1)
     except BrokenPipeError:  # whoever read has seen enough
         return 0

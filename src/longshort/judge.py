@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from longshort.data.aan import Aan
@@ -78,7 +79,7 @@ def judge_run(folder: Path, *, which: Literal["best", "last"] | None = None, cpu
         "source": run.task.source.name,
         "data": run.task.fingerprint(),
         "precision": processes.precision,
-        "device": processes.device.type,
+        "device": torch.cuda.get_device_name() if processes.device.type == "cuda" else "cpu",
     }
     write_whole(folder / JUDGED, json.dumps(facts, indent=1).encode())
     return facts

@@ -498,6 +498,13 @@ def test_what_is_told(tmp_path):
     assert written == {**vars(result), "folder": str(result.folder)}
 
 
+def test_where_the_log_is_slow_a_line_comes_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("longshort.train.log.PATIENCE", -1.0)
+    _, printed = do(points(log_every=5), tmp_path)
+    assert [line.partition("  ")[0] for line in printed.splitlines()[:6]] == [f"step {i} of 6" for i in range(1, 7)]
+    assert len(read_log(tmp_path / "points")) == 3  # of steps 5 and 6, and the evaluation
+
+
 def test_on_a_terminal_one_line_moves(tmp_path):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=150)
     train(points(), tmp_path, cpu=True, console=terminal)

@@ -70,6 +70,7 @@ def draw_curves(
 def draw_accuracies(logs: Mapping[str, Log], path: Path, *, title: str) -> None:
     """Write a PNG of what evaluations found, in %, over steps and over minutes: equal work, and equal time."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 4.8), dpi=130, layout="constrained")
     for axes, (against, unit, label) in zip(
@@ -80,6 +81,7 @@ def draw_accuracies(logs: Mapping[str, Log], path: Path, *, title: str) -> None:
             if judged:
                 axes.plot(*zip(*judged, strict=True), "o-", color=colour, markersize=4, label=name)
         axes.set(xlabel=label, xlim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=against == "step"))
         axes.grid(color="#e3e6ea")
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("accuracy, %")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -16,21 +16,6 @@ from longshort.train import Run
 from longshort.train.fit import Loop
 
 WARM = 20  # steps before those that count: they compile and capture
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """gib: the most memory of a GPU that was in use, with weights and data."""
-
-    ms: float
-    gib: float
-
-
-def cost_of_step(run: Run) -> StepCost:
-    """On a GPU."""
-    torch.cuda.reset_peak_memory_stats()
-    ms = milliseconds_a_step(run)
-    return StepCost(ms, torch.cuda.max_memory_allocated() / 2**30)
 
 
 def milliseconds_a_step(run: Run, *, steps: int = 200, cpu: bool = False) -> float:

@@ -13,9 +13,8 @@ from rich.console import Console
 from longshort.analysis.curves import draw_accuracies
 from longshort.bench.run import write_json
 from longshort.recipes.imagenet import NETTE_STEPS, NetteModel, imagenette
-from longshort.report.runs import Wish, done, time_steps, timed, train_all
+from longshort.report.runs import Wish, done, train_all
 from longshort.report.table import NOT_RUN, number
-from longshort.tasks.images import ImageClassification
 from longshort.train import Run, TrainingError
 from longshort.train.checkpoint import write_whole
 from longshort.train.log import read_log
@@ -25,8 +24,11 @@ NAMES: dict[NetteModel, str] = {
     "cvt_13": "CvT-13, full attention",
     "cvt_ls_13_plain": "CvT*-LS-13 without DualLN",
 }
-COLUMNS = ("model", "pictures", "epochs", "validation set, %", "minutes", "pictures a second", "GiB")
-NOTE = "The last epoch's moving average is judged. Minutes are of all training, with its evaluations."
+COLUMNS = ("model", "pictures", "epochs", "validation set, %", "minutes", "pictures a second", "on")
+NOTE = (
+    "The last epoch's moving average is judged. Minutes are of all training, with its evaluations; pictures a second "
+    "are of its steps, with the reading of pictures, a median."
+)
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,14 @@ LINES = (
 
 @dataclass
 class Found:
-    """Of one line, by seed: the share of labels found, in %, and the minutes it took. ms: of a step, with reading."""
+    """Of one line, by seed: the share of labels found, in %, the minutes it took, pictures a second, and where."""
 
     line: Line
     accuracy: list[float] = field(default_factory=list)
     minutes: list[float] = field(default_factory=list)
+    per_second: list[float] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
     epochs: float | None = None
-    per_second: float | None = None
-    ms: float | None = None
-    gib: float | None = None
-    machine: str = ""
 
 
 def report(wish: Wish[Line], *, console: Console) -> list[Found]:
@@ -81,11 +81,10 @@ def report(wish: Wish[Line], *, console: Console) -> list[Found]:
     write(wish)  # what this lacks, such as a package, shows before the work
     todo = [run for line in wish.lines if wish.train for run in wish.runs(line) if not done(run, wish.out, prints)]
     failed = train_all(wish, todo, lambda: write(wish), console)
-    if wish.train:
-        time_steps(wish, wish.lines, console)
     found = [f for f in write(wish) if f.line in wish.lines]
     console.print(markdown(found), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"written to {wish.file('imagenette', 'md')}, .json and .png", highlight=False, soft_wrap=True)
+    files = [path for ending in ("md", "json", "png") if (path := wish.file("imagenette", ending)).exists()]
+    console.print(f"written: {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
     if failed:
         raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
     return found
@@ -97,12 +96,10 @@ def found_of(line: Line, wish: Wish[Line]) -> Found:
     for run, facts in wish.judged(line):
         found.accuracy.append(100 * facts["accuracy"]["validation"])
         found.minutes.append(json.loads((wish.out / run.name / "result.json").read_text())["seconds"] / 60)
+        speeds = [each["pictures_per_second"] for each in read_log(wish.out / run.name) if "loss" in each]
+        found.per_second.append(statistics.median(speeds))
+        found.devices.append(facts["device"])
         found.epochs = run.steps / NETTE_STEPS
-    if step := timed(wish).get(line.name):
-        task = wish.run(line, 0).task
-        assert isinstance(task, ImageClassification)
-        found.ms, found.gib, found.machine = step["ms"], step["gib"], step["machine"]
-        found.per_second = 1e3 * task.images / step["ms"]
     return found
 
 
@@ -113,15 +110,13 @@ def write(wish: Wish[Line]) -> list[Found]:
     write_whole(wish.file("imagenette", "md"), (markdown(found) + "\n").encode())
     logs = {f.line.title: read_log(wish.out / run.name) for f in found for run, _ in list(wish.judged(f.line))[:1]}
     if logs:
-        draw_accuracies(logs, wish.file("imagenette", "png"), title="Imagenette: labels of the validation set found")
+        draw_accuracies(logs, wish.file("imagenette", "png"), title="Accuracy on Imagenette's validation set")
     return found
 
 
 def markdown(found: Sequence[Found]) -> str:
-    machines = "; ".join(dict.fromkeys(f.machine for f in found if f.machine))
-    timed = f" Steps, with the reading of pictures, were timed on {machines}." if machines else ""
     head = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    return "\n".join([*head, *map(row, found), "", NOTE + timed])
+    return "\n".join([*head, *map(row, found), "", NOTE])
 
 
 def row(f: Found) -> str:
@@ -132,10 +127,10 @@ def row(f: Found) -> str:
     cells = (
         NAMES[f.line.model],
         f"{f.line.side}²",
-        "" if f.epochs is None else f"{f.epochs:.0f}",
+        "" if f.epochs is None else f"{f.epochs:.3g}",
         ours,
         number(statistics.mean(f.minutes) if f.minutes else None),
-        "" if f.per_second is None else f"{f.per_second:,.0f}",
-        number(f.gib),
+        f"{statistics.mean(f.per_second):,.0f}" if f.per_second else "",
+        ", ".join(dict.fromkeys(f.devices)),
     )
     return f"| {' | '.join(cells)} |"

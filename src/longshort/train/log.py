@@ -16,6 +16,7 @@ from longshort.train.checkpoint import write_whole
 from longshort.train.errors import writing
 
 LOG = "log.jsonl"
+PATIENCE = 60.0  # seconds without a line, where there is no bar
 
 
 class Log:
@@ -27,6 +28,7 @@ class Log:
     ) -> None:
         self.folder, self.steps, self.quiet, self.console = folder, steps, quiet, console
         self.began, self.first = time.monotonic(), step
+        self.told_at = self.began
         self.writer: Any = None
         self.bar: Progress | None = None
         if quiet:
@@ -41,7 +43,8 @@ class Log:
             with writing(folder):
                 self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         if console.is_terminal:
-            text = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[told]}", markup=False)
+            far = "step {task.completed:,.0f} of {task.total:,.0f}  {task.fields[told]}"
+            text = TextColumn("{task.description}", markup=False), TextColumn(far, markup=False)
             self.bar = Progress(text[0], BarColumn(bar_width=20), text[1], TimeRemainingColumn(), console=console)
             self.line = self.bar.add_task(name, total=steps, completed=step, told="starting")
             self.bar.start()
@@ -63,15 +66,19 @@ class Log:
         if self.quiet:
             return
         if self.bar is not None:
-            self.bar.update(self.line, completed=step, told=f"step {step:,} of {self.steps:,}  {told}")
+            self.bar.update(self.line, completed=step, told=told)
             return
-        left = (time.monotonic() - self.began) / max(step - self.first, 1) * (self.steps - step)
-        self.console.print(f"step {step:,} of {self.steps:,}  {told}  {clock(left)} left", highlight=False)
+        self.told_at = time.monotonic()
+        left = (self.told_at - self.began) / max(step - self.first, 1) * (self.steps - step)
+        parts = [f"step {step:,} of {self.steps:,}", *([told] if told else []), f"{clock(left)} left"]
+        self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
     def move(self, step: int) -> None:
-        """Between two lines of the log."""
+        """Between two lines of the log, of which on a slow machine the first may take long to come."""
         if self.bar is not None:
             self.bar.update(self.line, completed=step)
+        elif not self.quiet and time.monotonic() - self.told_at > PATIENCE:
+            self.progress(step, "")
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
