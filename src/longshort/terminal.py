@@ -343,10 +343,8 @@ def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Pa
             raise ValueError(f"at must be a pixel of the picture, Y X, got {at}")
         pixel = (at[0], at[1]) if at else (size[1] // 2, size[0] // 2)
         looks = looks_at(model, normalised(pixels.float() / 255), view.place(size, pixel))
-        short = Path(name).name
-        title = (
-            f"Where {short} looks from pixel ({pixel[0]}, {pixel[1]}) of {image.name}, in the last block of each stage"
-        )
+        whose = f"{Path(name).name}, the last block of each stage"
+        title = f"Where the patch at pixel ({pixel[0]}, {pixel[1]}) of {image.name} looks\n{whose}"
         draw_gaze(looks, pixels.permute(1, 2, 0).numpy(), out, title=title)
     else:
         if len(at) > 1:

@@ -56,15 +56,16 @@ def draw_gaze(
         stride_y, stride_x = height / size[0], width / size[1]
         window, rows = 100 * look.window.sum().item(), 100 * look.rows.sum().item()
         others = f", {100 * look.others:.0f} % to CLS" if look.others > 0.005 else ""
-        local = "all patches" if rows == 0 and look.others + window / 100 > 0.999 else "its window"
-        titles = (
-            f"{look.name}: the patch",
-            f"{window:.0f} % to {local}",
-            f"{rows:.0f} % through the rows",
-            f"both{others}",
-        )
-        maps = (None, look.window, look.rows, look.window + look.rows)
-        for axes, text, weights in zip(line, titles, maps, strict=True):
+        titles, maps = [f"{look.name}: the patch"], list[Tensor | None]([None])
+        if rows == 0 and look.others + window / 100 > 0.999:  # full attention
+            titles += [f"{window:.0f} % to all patches{others}"]
+            maps += [look.window]
+        else:
+            titles += [f"{window:.0f} % to its window", f"{rows:.0f} % through the rows", f"both{others}"]
+            maps += [look.window, look.rows, look.window + look.rows]
+        for axes in line[len(maps) :]:
+            axes.axis("off")
+        for axes, text, weights in zip(line, titles, maps, strict=False):
             axes.imshow(image, extent=(0, width, height, 0), alpha=1.0 if weights is None else 0.35)
             if weights is not None:
                 shade(
@@ -79,7 +80,7 @@ def draw_gaze(
             axes.set(xlim=(0, width), ylim=(height, 0))
             axes.axis("off")
     note = (
-        "Framed: the patch that looks. Darker: it gives more attention there, each picture on its own scale. Rows are "
+        "Framed: the patch that looks. Darker: it gives more attention there, each picture on its own scale.\nRows are "
         "averages of all patches, made anew for each image; what a row gets is drawn on the patches that it averages."
     )
     figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
