@@ -100,6 +100,19 @@ def test_similarities_block_by_block(tmp_path, figures):
         similarities(model, [])
 
 
+def test_of_full_attention_there_are_no_rows_to_draw(tmp_path, figures):
+    image = images(48, 64)[0].float()
+    for name, expected in (
+        ("CvT, full", ["100 % to all patches", "", ""]),
+        ("CvT", ["its window", "the rows", "both"]),
+    ):
+        looks = looks_at(model_of(CONFIGS[name]).float(), image, (20, 30))
+        draw_gaze(looks, image.permute(1, 2, 0).clamp(0, 1).numpy(), tmp_path / "x.png", title="t")
+        titles = [axes.get_title(loc="left") for axes in figures[-1].axes[1:4]]
+        assert all(text.endswith(end) for text, end in zip(titles, expected, strict=True))
+        assert [bool(axes.images) for axes in figures[-1].axes[1:4]] == [bool(end) for end in expected]
+
+
 def test_from_the_command_line(tmp_path, capsys):
     model_of(CVT).float().save_pretrained(tmp_path / "cvt")
     CharLM(TINY).save_pretrained(tmp_path / "text-model")
