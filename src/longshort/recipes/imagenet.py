@@ -191,7 +191,7 @@ def imagenette(
     seed: int = 0,
 ) -> Run:
     """Imagenette, ten easy classes of ImageNet, in minutes of one GPU: long-short or full attention, or without DualLN.
-    Not in the paper. Ours: not yet run.
+    Not in the paper. Ours: not yet run as it is; 8 epochs at 64² on a CPU: 35.5, 45.9 and, without DualLN, 44.1 %.
 
     The same recipe as for ImageNet, in small: batches of 128, RandAugment, erasing, mixup and cutmix, a twelfth of the
     steps for warming up.
