@@ -18,6 +18,7 @@ from longshort.train.run import differences
 
 ARGUMENTS = {"charlm.text": dict(path=Path("notes.txt"))}
 ARGUMENTS |= {name: dict(data=Path("imagenet")) for name in RECIPES if name.startswith("imagenet.")}
+ARGUMENTS["imagenet.pictures"]["classes"] = 3
 
 
 @pytest.mark.parametrize("name", RECIPES)
