@@ -229,7 +229,7 @@ def pictures(
 ) -> Run:
     """Pictures of your own, a folder for each class, as they are or as zip or tar files. Ours: not yet run.
 
-    Imagenette's recipe with a lower rate, which suits smaller batches, for 10,000 steps.
+    Imagenette's recipe with smaller batches and a lower rate, for 10,000 steps.
 
     Command: longshort train imagenet.pictures --data my-pictures/ --classes 5 --steps 3000
 
