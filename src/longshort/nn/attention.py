@@ -6,7 +6,7 @@ B batch, N tokens, C width, H heads, D head width, R rank, G global tokens.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from longshort.geometry import Geometry, Segments, Tiles
 from longshort.nn.fused import fusible, run_fused, unwatched
 from longshort.nn.norm import DualLN
+from longshort.nn.order import Order
 from longshort.nn.positions import rotated, turns
 from longshort.ops import (
     Implementation,
@@ -27,6 +28,8 @@ from longshort.ops import (
 )
 from longshort.ops.check import check_count, check_mask, check_size
 from longshort.ops.precision import autocast_dtype
+
+GlobalsSee = Literal["outputs", "tokens"]
 
 
 class Projections(nn.Module):
@@ -121,8 +124,10 @@ class LongShortAttention(Projections):
     """Bidirectional attention over a sequence of any length, linear in it.
 
     Each token sees its home segment of `window` tokens, half a window on either side, `rank` rows distilled from the
-    whole sequence, and the `global_tokens` first tokens of x. A global token sees all tokens. With `rotary`, queries
-    and keys are turned by their positions, and rows are distilled from turned keys; global tokens have no position.
+    whole sequence, and the `global_tokens` first tokens of x. A global token sees the other global tokens and, of all
+    the rest, what they came to ("outputs", the released vision models' way) or their keys and values ("tokens", as in
+    full attention). With `rotary`, queries and keys are turned by their positions, and rows are distilled from turned
+    keys; global tokens have no position.
 
         attention = LongShortAttention(width=256, heads=8, window=64, rank=32)
         y = attention(x, mask)      # x: [B, N, 256]; mask: [B, N] bool, True on real tokens
@@ -138,6 +143,7 @@ class LongShortAttention(Projections):
         bias: bool = True,
         dropout: float = 0.0,
         global_tokens: int = 0,
+        globals_see: GlobalsSee = "outputs",
         rotary: bool = False,
         dual_norm: bool = True,
         eps: float = 1e-5,
@@ -146,16 +152,34 @@ class LongShortAttention(Projections):
         super().__init__(width, heads, rank=rank, bias=bias, dropout=dropout, dual_norm=dual_norm, eps=eps, impl=impl)
         self.geometry = Segments(window)
         self.global_tokens = _checked(window, rank, global_tokens)
+        if globals_see not in get_args(GlobalsSee):
+            raise ValueError(f"globals_see must be 'outputs' or 'tokens', got {globals_see!r}")
+        self.globals_see = globals_see
         self.rotary = rotary
         if rotary and width // heads % 2:
             raise ValueError(f"rotary positions turn pairs of features, but heads are {width // heads} wide")
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, count: int | None = None) -> Tensor:
-        """count: the first so many tokens' output is wanted alone; of global tokens it costs less than all."""
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, count: int | None = None, order: Order | None = None
+    ) -> Tensor:
+        """count: the first so many tokens' output is wanted alone; of global tokens it costs less than all.
+
+        order: in place of mask and count, for padding and global tokens that stand anywhere.
+        """
+        if order is not None:
+            if mask is not None or count is not None:
+                raise ValueError("give mask and count, or an order, which has its own mask")
+            self.check_input(x)
+            y = self.attend(order.read(x), order.mask, order.global_tokens)
+            return order.put_back(y)
         check_count(count, x)
-        others = count is None or count > self.global_tokens
-        y = attend(self, x, mask, self.geometry, self.global_tokens, rotary=self.rotary, others=others)
+        y = self.attend(x, mask, self.global_tokens, others=count is None or count > self.global_tokens)
         return y if count is None else y[:, :count]
+
+    def attend(self, x: Tensor, mask: Tensor | None, global_tokens: int, others: bool = True) -> Tensor:
+        return attend(
+            self, x, mask, self.geometry, global_tokens, rotary=self.rotary, others=others, see=self.globals_see
+        )
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, window={self.geometry.window}, global_tokens={self.global_tokens}"
@@ -212,10 +236,11 @@ def attend(
     bias: Tensor | None = None,
     rotary: bool = False,
     others: bool = True,
+    see: GlobalsSee = "outputs",
 ) -> Tensor:
     """The layer that sequences and grids share. x: [B, G + N, C], global tokens first.
 
-    others: whether the output of tokens that are not global is wanted.
+    others: whether the output of tokens that are not global is wanted. see: of those, what global tokens see.
     """
     layer.check_input(x)
     check_mask("mask", mask, x, x.shape[1])
@@ -228,7 +253,7 @@ def attend(
         return run_fused(layer, x, *given, mask=mask, segment=None)[0]
     _, rest = cut(x, global_tokens, 1)
     q, k, v = layer.project(x)
-    return attend_from(layer, q, k, v, rest, mask, geometry, global_tokens, bias, rotary, others)
+    return attend_from(layer, q, k, v, rest, mask, geometry, global_tokens, bias, rotary, others, see)
 
 
 def attend_from(
@@ -243,6 +268,7 @@ def attend_from(
     bias: Tensor | None = None,
     rotary: bool = False,
     others: bool = True,
+    see: GlobalsSee = "outputs",
 ) -> Tensor:
     """The same from queries, keys and values before DualLN, [B, G + N, C]. rest: what logits are made of, [B, N, C]."""
     q = layer.split(q)  # [B, H, G + N, D]
@@ -267,13 +293,14 @@ def attend_from(
         dropout=layer.attention_dropout,
         impl=layer.impl,
     )
-    if global_tokens:  # they see each other and, as keys and values both, what the other tokens came to
+    if global_tokens:  # they see each other and the other tokens, or as keys and values both what those came to
+        k_rest, v_rest = (y, y) if see == "outputs" else (k, v)
         first = long_short_attention(
             q_first,
             k_first,
             v_first,
-            torch.cat([k_first, y], dim=2),
-            torch.cat([v_first, y], dim=2),
+            torch.cat([k_first, k_rest], dim=2),
+            torch.cat([v_first, v_rest], dim=2),
             geometry=Segments(0),
             mask=mask_first,
             mask_global=mask,
