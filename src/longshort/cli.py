@@ -412,7 +412,7 @@ def chosen(cases: Sequence[Any], only: str) -> list[Any]:
 
 
 def analyse(
-    what: Literal["visibility", "curves", "attention", "look", "similarity"],
+    what: Literal["visibility", "curves", "attention", "look", "similarity", "norms"],
     models: tuple[str, ...] = (),
     /,
     *,
@@ -432,26 +432,30 @@ def analyse(
     look MODEL --image FILE --at Y X: where a patch of an image looks, through its window and through the rows.
     look MODEL --prompt FILE --at N: the same for a character of a text.
     similarity MODEL...: how alike the patches of an image become from block to block of vision models.
+    norms [MODEL...]: how much longer the window's keys and values are than the rows', with and without DualLN: of a
+    language model, an encoder and a vision model at initialisation, each replaced by the given models of its kind.
 
     Args:
         what: what to draw
-        models: folders of runs; for attention, look and similarity also saved models or names on the Hugging Face hub
+        models: folders of runs; for all but curves also saved models or names on the Hugging Face hub
         out: the file; out/visibility.png and so on unless given
         against: curves against steps or seconds
-        prompt: attention on this text instead of the model's own development text
+        prompt: attention on this text instead of the model's own development text, norms instead of Python's source
         image: for look, a picture
         at: for look, a pixel of the file (Y X), the middle unless given; or a character of the prompt, the last of its
             first 1,024 unless given
         data: for similarity, a folder, zip or tar of pictures; the models' own development set unless given
         count: for similarity, so many pictures
     """
-    from longshort.terminal import draw, draw_look, draw_similarity
+    from longshort.terminal import draw, draw_look, draw_norms, draw_similarity
 
     to = out or Path(f"out/{what}.png")
     if what == "look":
         draw_look(models, to, image=image, prompt=prompt, at=at)
     elif what == "similarity":
         draw_similarity(models, to, data=data, count=count)
+    elif what == "norms":
+        draw_norms(models, to, prompt=prompt)
     else:
         draw(what, models, to, against=against, prompt=prompt)
 

@@ -21,6 +21,7 @@ from torch import nn
 
 from longshort.analysis.curves import draw_curves
 from longshort.analysis.gaze import draw_gaze, draw_strip, looks_at, looks_back
+from longshort.analysis.norms import AT_START, SEED, Sample, draw_norm_ratios, kind_of, panel_at_start, panel_of_model
 from longshort.analysis.shares import draw_shares, shares_on
 from longshort.analysis.similarity import draw_similarities, similarities
 from longshort.analysis.visibility import draw_visibility
@@ -43,6 +44,7 @@ from longshort.evaluate import (
 )
 from longshort.generate import Sampling, generate
 from longshort.judge import share_found
+from longshort.recipes.charlm import demo as demo_recipe
 from longshort.robustness import (
     NAMES,
     PAPER,
@@ -57,6 +59,7 @@ from longshort.robustness import (
 )
 from longshort.tasks.augment import normalised
 from longshort.tasks.images import ImageClassification
+from longshort.tasks.language import LanguageModelling
 from longshort.tasks.robustness import corruption_errors
 from longshort.train.checkpoint import write_whole
 from longshort.train.log import read_log
@@ -391,6 +394,28 @@ def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count
     draw_similarities(found, out, images=images)
     write_whole(out.with_suffix(".json"), json.dumps(found, indent=1).encode())
     print(f"similarity: {out}")
+
+
+def draw_norms(names: Sequence[str], out: Path, *, prompt: Path | None) -> None:
+    """A given model stands in the place of the one of its kind that would be drawn without it."""
+    make_room(out)
+    text = Sample("Python's source", python_source()) if prompt is None else Sample(prompt.name, open_text(prompt))
+    kinds = {label: kind_of(name) for label, name in labels(names).items()}
+    panels = []
+    for kind in AT_START:
+        given = [(label, name) for label, name in labels(names).items() if kinds[label] == kind]
+        panels += [panel_of_model(kind, name, label, text) for label, name in given] or [panel_at_start(kind, text)]
+    draw_norm_ratios(panels, out)
+    facts = {"seed": SEED, "panels": [panel.facts() for panel in panels]}
+    write_whole(out.with_suffix(".json"), json.dumps(facts, indent=1).encode())
+    print(f"norms: {out}")
+
+
+def python_source() -> np.ndarray:
+    """Of this machine's standard library, as in the demo."""
+    task = demo_recipe().task
+    assert isinstance(task, LanguageModelling)
+    return task.splits.dev
 
 
 def own_entries(name: str) -> Sequence[Entry]:
