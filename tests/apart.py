@@ -127,6 +127,13 @@ def resumed_and_whole(run, out, parallel):
     do(run, out / "whole", parallel=parallel)
 
 
+def in_parts(run, out, parallel):
+    """A run that stops halfway and goes on, and the same in one go."""
+    do(replace(run, steps=run.steps // 2), out / "parts", parallel=parallel)
+    do(run, out / "parts", resume=True, parallel=parallel)
+    do(run, out / "whole", parallel=parallel)
+
+
 def together(out):
     """What only the second process meets, both must answer to."""
     second = os.environ["RANK"] == "1"

@@ -2,6 +2,9 @@
 
 import re
 import string
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import transformers
@@ -81,3 +84,21 @@ def tiny_checkpoint(folder, kind="bert", head="ForMaskedLM", *, seed=0, **change
         model = getattr(transformers, f"{family}{head}")(config).eval()
     model.save_pretrained(folder)
     return model
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model of a run, from the folder of one that was saved with its tokenizer; head: such as ForMaskedLM."""
+
+    folder: Path
+    head: str = "ForMaskedLM"
+
+    def build(self):
+        return getattr(transformers, f"AutoModel{self.head}").from_pretrained(self.folder)
+
+    def files(self, model):
+        model.config.architectures = [type(model).__name__]  # it may have been another one's
+        with tempfile.TemporaryDirectory() as made:
+            model.config.save_pretrained(made)
+            transformers.AutoTokenizer.from_pretrained(self.folder).save_pretrained(made)
+            return {path.name: path.read_bytes() for path in sorted(Path(made).iterdir())}

@@ -59,6 +59,24 @@ class CountingConfig:
         return Counting(self.width)
 
 
+class Tied(Counting):
+    """Two of its layers share a weight."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return super().forward(self.second(self.first(x).tanh()))
+
+
+@dataclass(frozen=True)
+class TiedConfig(CountingConfig):
+    def build(self):
+        return Tied(self.width)
+
+
 @dataclass(frozen=True)
 class Points:
     """scores: what an evaluation finds, by the number of steps before it. The loss is NaN at the steps `nan`, and

@@ -28,7 +28,14 @@ from longshort.train.log import Log, clock
 from longshort.train.optimizer import set_rate
 from longshort.train.processes import Parallel, Processes
 from longshort.train.run import Run, differences
-from longshort.train.state import load_state, load_weights, random_states, save_state, set_random_states
+from longshort.train.state import (
+    files_beside,
+    load_state,
+    load_weights,
+    random_states,
+    save_state,
+    set_random_states,
+)
 
 # of a run that goes on; how it is spread and divided is checked with its checkpoint
 MAY_CHANGE = ("steps", "schedule.warmup", "log_every", "evaluate_every", "save_every", "compile", "graph", "accumulate")
@@ -87,6 +94,7 @@ class Loop:
         self.data = run.task.fingerprint()
         set_seed(run.seed)  # the same weights in every process
         model = run.model.build()
+        self.beside = files_beside(run.model, model)
         if run.starts_from is not None and start is None:
             before = Checkpoints(out / run.starts_from.name / "checkpoints").last()
             if before is None:
@@ -324,7 +332,7 @@ class Loop:
             self.checkpoints,
             self.step,
             about,
-            self.run.model,
+            self.beside,
             self.model,
             self.optimizer,
             own,

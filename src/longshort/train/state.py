@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +27,7 @@ from longshort.train.average import Average
 from longshort.train.checkpoint import Checkpoints, read_about, write
 from longshort.train.errors import CheckpointError
 from longshort.train.processes import Processes
+from longshort.train.task import Buildable, Described
 
 WEIGHTS = "model.safetensors"
 TRAINED = "trained.safetensors"  # where the former are an average: those it is of
@@ -36,24 +37,27 @@ def save_state(
     to: Checkpoints,
     step: int,
     about: dict[str, Any],
-    config: Any,
+    beside: Mapping[str, bytes],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     own: dict[str, Any],
     processes: Processes,
     average: Average | None = None,
 ) -> None:
-    """Write a checkpoint. about: plain facts; own: what this process has for itself, such as caches.
+    """Write a checkpoint. about: plain facts; beside: files that lie beside the weights, by name; own: what this
+    process has for itself, such as caches.
 
     The weights, or where there is one their average, lie as `save_pretrained` leaves them, so that a checkpoint is a
     model.
     """
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    again = shared_names(processes.bare(model))
 
     def weights_now() -> bytes:
         """All processes take part; the first has the result."""
         state: dict[str, Any] = get_model_state_dict(model, options=whole)
-        return save({name: t.contiguous() for name, t in state.items()}, metadata={"format": "pt"})
+        once = {name: t.contiguous() for name, t in state.items() if name not in again}
+        return save(once, metadata={"format": "pt"})
 
     files = {WEIGHTS if average is None else TRAINED: weights_now()}
     if average is not None:
@@ -67,9 +71,8 @@ def save_state(
         write(folder / f"process_{processes.index}.pt", lambda f: torch.save(state, f))
 
     def write_shared() -> None:
-        for name, content in files.items():
+        for name, content in {**files, **beside}.items():
             write(folder / name, partial(put, content))
-        write(folder / "config.json", lambda f: f.write(json.dumps(fields_as_json(config), indent=2).encode()))
         write(folder / "optimizer.pt", lambda f: torch.save(updates, f))
 
     def together(*acts: Callable[[], Any]) -> None:
@@ -99,6 +102,27 @@ def put(content: bytes, file: BinaryIO) -> None:
     file.write(content)
 
 
+def files_beside(config: Buildable, model: nn.Module) -> Mapping[str, bytes]:
+    """What makes a folder of weights a model, by name: what the config says, or the config itself."""
+    if isinstance(config, Described):
+        return config.files(model)
+    return {"config.json": json.dumps(fields_as_json(config), indent=2).encode()}
+
+
+def shared_names(model: nn.Module) -> dict[str, str]:
+    """Of weights that several layers share, the names after the first, each with that one. A file has them once."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(t), name) for name, t in model.state_dict(keep_vars=True).items()}
+    return {name: known for name, known in names.items() if name != known}
+
+
+def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
+    """Of a file, under all the names that the model has for them."""
+    weights: dict[str, Any] = load_file(path)
+    shared = shared_names(model).items()
+    return {**weights, **{name: weights[known] for name, known in shared if known in weights}}
+
+
 def load_state(
     path: Path,
     model: nn.Module,
@@ -113,10 +137,12 @@ def load_state(
             f"checkpoint {path} is of a run with {about['processes']} processes, and there are {processes.count}: "
             "each has its own part of the text"
         )
-    whole = StateDictOptions(full_state_dict=True)
+    whole, bare = StateDictOptions(full_state_dict=True), processes.bare(model)
     try:
         for name in (WEIGHTS,) if average is None else (WEIGHTS, TRAINED):
-            weights: dict[str, Any] = load_file(path / name)
+            weights = read_weights(path / name, bare)
+            if missing := bare.state_dict().keys() - weights.keys():  # which torch would leave as they are
+                raise ValueError(f"{name} lacks {', '.join(sorted(missing))}")
             set_model_state_dict(model, weights, options=whole)
             if average is not None and name == WEIGHTS:
                 average.take(model)
@@ -132,7 +158,7 @@ def load_state(
 def load_weights(path: Path, model: nn.Module, *, strict: bool = True) -> None:
     """Of another run's checkpoint. Unless strict, those that both have by name, of which there must be some."""
     read_about(path)
-    weights = load_file(path / WEIGHTS)
+    weights = read_weights(path / WEIGHTS, model)
     try:
         unknown = model.load_state_dict(weights, strict=strict).unexpected_keys
     except RuntimeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -51,3 +51,12 @@ class Buildable(Protocol):
     """A frozen dataclass that a model is made from."""
 
     def build(self) -> nn.Module: ...
+
+
+@runtime_checkable
+class Described(Buildable, Protocol):
+    """One whose models others can read from the folder of a checkpoint, given more than its own fields."""
+
+    def files(self, model: nn.Module) -> Mapping[str, bytes]:
+        """What lies there beside the weights, by name: config.json, and for example a tokenizer's files."""
+        ...
