@@ -27,7 +27,8 @@ class LongShortSettings:
 
     window: tokens of a home segment; a token also sees half of that on either side. rank: rows distilled from the text.
     global_tokens: so many tokens at the start of a text, CLS by default, see all and are seen by all; a call's
-    global_attention_mask names others. separator: the token that ends a question; in question answering all tokens up
+    global_attention_mask names others. norm_eps: of DualLN; far above the variance of keys, it lets tokens that differ
+    in size stay so, as in converted models. separator: the token that ends a question; in question answering all tokens up
     to it are global.
     """
 
@@ -35,6 +36,7 @@ class LongShortSettings:
     rank: int = 64
     global_tokens: int = 1
     dual_norm: bool = True
+    norm_eps: float = 1e-5
     separator: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -80,6 +82,7 @@ class EncoderAttention(nn.Module):
             global_tokens=config.global_tokens,
             globals_see="tokens",  # as they did before the model was converted
             dual_norm=config.dual_norm,
+            eps=config.norm_eps,
         )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -122,7 +125,10 @@ class Encoder:
                 f"texts of {tokens.shape[1]:,} tokens are longer than the model's {self.config.longest:,}: "
                 "cut them (truncation=True)"
             )
-        mask, marked = as_mask("attention_mask", attention_mask), as_mask("global_attention_mask", global_attention_mask)
+        mask, marked = (
+            as_mask("attention_mask", attention_mask),
+            as_mask("global_attention_mask", global_attention_mask),
+        )
         if position_ids is None and mask is not None:  # so that the place of the padding does not matter
             position_ids = self.first_position + (mask.cumsum(1) - 1).clamp(min=0)
         order = (
