@@ -6,7 +6,7 @@ import pytest
 
 from longshort.train.schedule import Schedule
 
-FALLING = ("linear", "cosine")
+FALLING = ("linear", "cosine", "polynomial")
 STEPS = 101
 
 
@@ -56,6 +56,17 @@ def test_halfway():
     assert Schedule("cosine").factor(25, 100) == pytest.approx((1 + 0.5**0.5) / 2)
 
 
+def test_a_polynomial_falls_with_its_power():
+    """As Longformer's continued pretraining does: 500 updates up, then down with the third power."""
+    schedule = Schedule("polynomial", warmup=500, power=3)
+    left = [1.0, 0.9, 0.5, 0.1, 0.0]  # of 2,500 updates after the warm-up
+    found = [schedule.factor(3_000 - round(2_500 * share), 3_000) for share in left]
+    assert found == pytest.approx([1.0, 0.729, 0.125, 0.001, 0.0])
+    assert schedule.factor(249, 3_000) == 0.5
+    assert Schedule("polynomial", final=0.2, power=3, hold=0.5).factor(75, 100) == pytest.approx(0.3)
+    assert factors(Schedule("polynomial", warmup=3, final=0.1)) == factors(Schedule("linear", warmup=3, final=0.1))
+
+
 def test_a_run_may_end_while_it_warms_up():
     assert factors(Schedule("cosine", warmup=10), steps=3) == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
@@ -71,6 +82,11 @@ def test_a_run_may_end_while_it_warms_up():
         (dict(kind="cosine", hold=-0.5), ["hold", "-0.5"]),
         (dict(hold=0.5), ["hold 0.5", "constant"]),
         (dict(final=0.5), ["final 0.5", "constant"]),
+        (dict(kind="polynomial", power=0), ["power", "above 0", "got 0"]),
+        (dict(kind="polynomial", power=-1.0), ["power", "-1.0"]),
+        (dict(kind="polynomial", power=float("inf")), ["power", "inf"]),
+        (dict(kind="polynomial", power=float("nan")), ["power", "nan"]),
+        (dict(kind="cosine", power=3), ["power 3", "cosine", "'polynomial'"]),
     ],
 )
 def test_refuses(keywords, words):

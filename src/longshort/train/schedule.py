@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal["constant", "linear", "cosine"]
+Kind = Literal["constant", "linear", "cosine", "polynomial"]
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,15 @@ class Schedule:
     """`warmup` updates up to the peak, the peak for a share `hold` of all others, then down to `final` of the peak.
 
     The fall would reach `final` just after the last update, so that with `final=0` no update is wasted on a rate of 0.
-    "Warm-up, stable, decay" is `Schedule("linear", warmup=1_000, hold=0.8)`.
+    "Warm-up, stable, decay" is `Schedule("linear", warmup=1_000, hold=0.8)`. A polynomial falls with
+    the `power` of the steps that are left: fast at first, where it is above 1.
     """
 
     kind: Kind = "constant"
     warmup: int = 0
     final: float = 0.0
     hold: float = 0.0
+    power: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -35,6 +37,10 @@ class Schedule:
                 raise ValueError(f"{name} is a share and must lie between 0 and 1, got {share}")
             if self.kind == "constant" and share:
                 raise ValueError(f"{name} {share} means nothing to a constant schedule: choose 'linear' or 'cosine'")
+        if not 0 < self.power < math.inf:
+            raise ValueError(f"power must be above 0 and finite, got {self.power}")
+        if self.kind != "polynomial" and self.power != 1:
+            raise ValueError(f"power {self.power} means nothing to a {self.kind} schedule: choose 'polynomial'")
 
     def factor(self, step: int, steps: int) -> float:
         """What the peak rate is multiplied by in update number `step`, from 0, of `steps`."""
@@ -48,4 +54,4 @@ class Schedule:
         left = (steps - step) / (steps - fall)  # of the fall: from 1 to 0
         if self.kind == "cosine":
             left = (1 - math.cos(math.pi * left)) / 2
-        return self.final + (1 - self.final) * left
+        return self.final + (1 - self.final) * left**self.power
