@@ -36,6 +36,21 @@ def test_a_batch_is_cut_and_padded(items, most, multiple, expected):
     assert Sequences.of(THREE).padded(items, most, multiple).tolist() == expected
 
 
+def test_what_is_cut_may_keep_its_end():
+    made = Sequences.of(THREE)
+    assert made.padded([2, 0], 3, closed=True).tolist() == [[7, 8, 6], [3, 1, 2]]
+    assert made.padded([2, 1], 5, closed=True).tolist() == [[7, 8, 9, 4, 6], [5, 0, 0, 0, 0]]
+    assert made.padded([1], 3, 3, closed=True).tolist() == [[5, 0, 0]]
+
+
+def test_tokens_of_a_large_vocabulary_stay_whole():
+    made = Sequences.of([[50_265, 1], [], [40_000]], np.int32)
+    items = Labelled(made, np.arange(3))
+    for each in (made.padded([0, 2], 9), items.take([0, 2]).sequences.padded([0, 1], 9)):
+        assert each.dtype == np.int32 and each.tolist() == [[50_265, 1], [40_000, 0]]
+    assert Sequences.of(THREE).padded([0], 9).dtype == Sequences.of([]).tokens.dtype == np.int16
+
+
 def test_an_empty_sequence_is_one_token_of_padding():
     assert Sequences.of_bytes([b""]).padded([0], 5).tolist() == [[0]]
 
@@ -72,6 +87,12 @@ def test_the_fingerprint_knows_every_change(part, other):
     same = Labelled(Sequences.of(THREE), np.arange(3))
     parts = dict(train=same, dev=same, test=same)
     assert LabelledSplits(**parts).fingerprint() != LabelledSplits(**{**parts, part: other}).fingerprint()
+
+
+def test_the_fingerprint_of_small_vocabularies_is_what_it_was():
+    """By it a run knows its data again."""
+    made = Labelled(Sequences.of(THREE), np.arange(3))
+    assert made.fingerprint() == "6bfdef2ae1f7ae16986c09345fbf6266d88ff078810d39c0f11ef89bdb0caec8"
 
 
 def test_a_digest_knows_shape_and_type_but_no_machine():

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-Tokens = NDArray[np.int16]
+Tokens = NDArray[np.signedinteger[Any]]  # int16, or int32 where that is too small
 Numbers = NDArray[np.int64]
 
 
@@ -26,11 +26,11 @@ class Sequences:
     starts: Numbers  # [S + 1]
 
     @classmethod
-    def of(cls, each: Iterable[ArrayLike]) -> Sequences:
-        """From one array of tokens for each sequence."""
-        arrays = [np.asarray(tokens, dtype=np.int16) for tokens in each]
+    def of(cls, each: Iterable[ArrayLike], dtype: DTypeLike = np.int16) -> Sequences:
+        """From one array of tokens for each sequence. dtype: int32 where there are more tokens than int16 counts."""
+        arrays = [np.asarray(tokens, dtype=dtype) for tokens in each]
         lengths = np.array([0, *(len(tokens) for tokens in arrays)], dtype=np.int64)
-        return cls(np.concatenate(arrays or [np.empty(0, np.int16)]), lengths.cumsum())
+        return cls(np.concatenate(arrays or [np.empty(0, dtype)]), lengths.cumsum())
 
     @classmethod
     def of_bytes(cls, each: Iterable[bytes]) -> Sequences:
@@ -47,15 +47,17 @@ class Sequences:
     def lengths(self) -> Numbers:
         return np.diff(self.starts)
 
-    def padded(self, items: Sequence[int] | Numbers, most: int, multiple: int = 1) -> Tokens:
+    def padded(self, items: Sequence[int] | Numbers, most: int, multiple: int = 1, *, closed: bool = False) -> Tokens:
         """[B, L]: each cut to its first `most` tokens; L is the length of the longest, rounded up to a multiple of
-        `multiple`, but no more than `most`."""
+        `multiple`, but no more than `most`. closed: what is cut still ends with its last token."""
         longest = max(int(self.lengths[items].max(initial=1)), 1)
         longest = min(-(-longest // multiple) * multiple, most)
-        batch = np.zeros((len(items), longest), np.int16)
+        batch = np.zeros((len(items), longest), self.tokens.dtype)
         for row, i in zip(batch, items, strict=True):
-            tokens = self[int(i)][:most]
-            row[: len(tokens)] = tokens
+            tokens = self[int(i)]
+            row[: len(tokens)] = tokens[:most]
+            if closed and len(tokens) > most:
+                row[-1] = tokens[-1]
         return batch
 
     def fingerprint(self) -> str:
@@ -82,7 +84,8 @@ class Labelled:
 
     def take(self, items: Sequence[int] | Numbers) -> Labelled:
         """Some of them, in the order given."""
-        return Labelled(Sequences.of(self.sequences[int(i)] for i in items), self.labels[items])
+        sequences = Sequences.of((self.sequences[int(i)] for i in items), self.sequences.tokens.dtype)
+        return Labelled(sequences, self.labels[items])
 
     def fingerprint(self) -> str:
         return digest(self.sequences.tokens, self.sequences.starts, self.labels)
