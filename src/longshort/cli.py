@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, generate, bench, report, analyse, recipes, demo."""
+"""The command line: train, evaluate, generate, convert, bench, report, analyse, recipes, demo."""
 
 from __future__ import annotations
 
@@ -255,6 +255,54 @@ def generate(
     write(model, text, count, Sampling(temperature, top_k, top_p), seed=seed, which=which, cpu=cpu)
 
 
+def convert(
+    checkpoint: str,
+    /,
+    *,
+    out: Path,
+    max_length: int = 4096,
+    window: int = 128,
+    rank: int = 64,
+    global_tokens: int = 1,
+    dual_norm: bool = True,
+    eps: float = 10.0,
+    text: Path | None = None,
+    seed: int = 0,
+) -> None:
+    """Turn a RoBERTa or BERT into a long-short encoder that reads longer texts, and say how far it moved.
+
+    Weights are copied and learned positions repeated; what long-short attention adds begins near to the original, by
+    what that does with a little text. The result is a model of transformers: import longshort.models.roberta, then
+    AutoModelForSequenceClassification.from_pretrained(out) and so on.
+
+    Args:
+        checkpoint: folder of a model, or a name on the Hugging Face hub
+        out: folder for the new model and its tokenizer
+        max_length: the most tokens of a text
+        window: tokens of a home segment; a token also sees half of that on either side
+        rank: rows distilled from the whole text
+        global_tokens: so many tokens at the start of a text, CLS at least, see all and are seen by all
+        dual_norm: with --no-dual-norm, keys, values and rows are not normalised
+        eps: of DualLN, beside a variance of 1; the smaller, the more it normalises, and the further the model moves
+        text: a file to begin with, in the language of the model; Python's own manual unless given
+        seed: of what is new
+    """
+    from longshort.convert import convert
+
+    convert(
+        checkpoint,
+        out,
+        text=text,
+        max_length=max_length,
+        window=window,
+        rank=rank,
+        global_tokens=global_tokens,
+        dual_norm=dual_norm,
+        eps=eps,
+        seed=seed,
+    )
+
+
 def bench(
     what: Literal["attention", "charlm", "lengths", "macs", "vision"],
     table: Literal["lra", "vision"] = "lra",
@@ -487,6 +535,7 @@ def run_command(arguments: list[str]) -> int:
         "recipes": recipes,
         "evaluate": evaluate,
         "generate": generate,
+        "convert": convert,
         "bench": bench,
         "report": report,
         "analyse": analyse,

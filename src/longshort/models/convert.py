@@ -15,8 +15,6 @@ T tokens, C width, H heads, D head width, R rank.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -78,49 +76,68 @@ def convert(
     dual_norm: bool = True,
     eps: float = EPS,
     text: str | None = None,
+    head: str | None = None,
+    classes: int | None = None,
     seed: int = 0,
-    device: torch.device | str = "cpu",
 ) -> Converted:
     """checkpoint: a folder, or a name on the Hugging Face hub. text: to begin with; Python's own manual unless given.
 
-    The head of the checkpoint is kept; one of another kind is made by the Auto classes when they load what was saved.
+    head: one of HEADS, a new one if the checkpoint has another; its own unless given. classes: of a new head. seed: of
+    what is new.
     """
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
-    original = load(checkpoint)
-    tokenizer = hf.AutoTokenizer.from_pretrained(checkpoint)
-    settings = dict(
-        window=window, rank=rank, global_tokens=global_tokens, dual_norm=dual_norm, norm_eps=eps if dual_norm else 1e-5
+    if eps <= 0:
+        raise ValueError(f"eps must be above 0, got {eps}")
+    torch.manual_seed(seed)
+    original, tokenizer = load(checkpoint, head, classes)
+    model = with_weights_of(
+        original,
+        max_length,
+        separator=tokenizer.sep_token_id,
+        window=window,
+        rank=rank,
+        global_tokens=global_tokens,
+        dual_norm=dual_norm,
+        norm_eps=eps,
     )
-    model = with_weights_of(original, max_length, separator=tokenizer.sep_token_id, **settings)
     longest = original.config.max_position_embeddings - first_position(original.config)
-    pieces = pieces_of(manual() if text is None else text, tokenizer, longest).to(device)
-    begin, judge = pieces.chunk(2)
-    original.to(device), model.to(device)
+    begin, judge = pieces_of(manual() if text is None else text, tokenizer, longest).chunk(2)
     start(model.base_model, original.base_model, begin, seed)
-    fitting = judge[:, : window + global_tokens] if window else judge[:, :0]
-    judged = [part for part in (fitting, judge) if part.shape[1]]
+    fitting = judge[:, : window + global_tokens]
+    judged = [fitting, judge] if window and fitting.shape[1] < judge.shape[1] else [judge]
     moved = tuple(how_far(model.base_model, original.base_model, part) for part in judged)
     tokenizer.model_max_length = max_length
-    return Converted(model.cpu(), tokenizer, moved)
+    return Converted(model, tokenizer, moved)
 
 
-def load(checkpoint: str | Path) -> Any:
-    """The original, with the head it was saved with."""
+def load(checkpoint: str | Path, head: str | None = None, classes: int | None = None) -> tuple[Any, Any]:
+    """The original, with the head it was saved with unless another is named, and its tokenizer."""
+    name, path = str(checkpoint), Path(checkpoint)
+    if not path.is_dir() and (path.is_absolute() or name.count("/") > 1 or name.startswith(".")):
+        raise FileNotFoundError(f"{checkpoint} is not there: give the folder of a model, or a name on the hub")
     config = hf.AutoConfig.from_pretrained(checkpoint)
-    if config.model_type not in FAMILIES:
-        raise ValueError(f"{checkpoint} is a model of kind {config.model_type!r}; roberta and bert can be converted")
-    family = FAMILIES[config.model_type][1]
-    named = (config.architectures or [f"{family}Model"])[0]
-    head = named.removeprefix(family)
-    if head not in (*HEADS, *DROPPED):
+    family = check_kind(checkpoint, config)
+    named = f"{family}{head}" if head else (config.architectures or [f"{family}Model"])[0]
+    if named.removeprefix(family) not in (*HEADS, *DROPPED):
         known = ", ".join(family + each for each in (*HEADS, *DROPPED))
         raise ValueError(f"{checkpoint} holds a {named}; of this kind, {known} can be converted")
+    labels = {} if classes is None else dict(num_labels=classes)
+    model = getattr(hf, named).from_pretrained(checkpoint, dtype=torch.float32, **labels).eval()
+    return model, hf.AutoTokenizer.from_pretrained(checkpoint)
+
+
+def check_kind(checkpoint: str | Path, config: Any) -> str:
+    """What transformers' classes of the kind begin with."""
+    if config.model_type not in FAMILIES:
+        kinds = " and ".join(FAMILIES)
+        raise ValueError(f"{checkpoint} is a model of kind {config.model_type}; those of kind {kinds} can be converted")
     if config.is_decoder:
         raise ValueError(f"{checkpoint} reads from left to right (is_decoder), and an encoder is needed")
-    if config.to_dict().get("position_embedding_type", "absolute") != "absolute":
-        raise ValueError(f"{checkpoint} has {config.position_embedding_type} positions; learned ones are needed")
-    return getattr(hf, named).from_pretrained(checkpoint, dtype=torch.float32).eval()
+    positions = config.to_dict().get("position_embedding_type", "absolute")
+    if positions != "absolute":
+        raise ValueError(f"{checkpoint} has positions of kind {positions}, and learned ones are needed")
+    return FAMILIES[config.model_type][1]
 
 
 def first_position(config: Any) -> int:
@@ -129,23 +146,36 @@ def first_position(config: Any) -> int:
 
 
 def with_weights_of(original: Any, max_length: int, *, separator: int | None, **settings: Any) -> Any:
-    """The long-short model of the same kind, with all that both have; the rest as it comes."""
+    """The long-short model of the same kind, with all weights that both have; the others as they come."""
     config_class, family = FAMILIES[original.config.model_type]
     copied = {name: value for name, value in original.config.to_dict().items() if name not in OF_THE_KIND}
-    copied["max_position_embeddings"] = max_length + first_position(original.config)
-    copied["separator"] = separator
+    copied |= dict(settings, separator=separator, max_position_embeddings=max_length + first_position(original.config))
     head = type(original).__name__.removeprefix(family)
-    model_class = getattr(roberta, f"LongShort{family}{DROPPED.get(head, head)}")
-    model = model_class(config_class(**{**copied, **settings})).eval()
+    model = getattr(roberta, f"LongShort{family}{DROPPED.get(head, head)}")(config_class(**copied)).eval()
+    take(model, original, RENAMED, strict=False)
+    return model
+
+
+def lengthened(original: Any, max_length: int) -> Any:
+    """The same with full attention as before, for longer texts."""
+    config = copy.deepcopy(original.config)
+    config.max_position_embeddings = max_length + first_position(config)
+    model = type(original)(config).eval()
+    take(model, original, {}, strict=True)
+    return model
+
+
+def take(model: Any, original: Any, renamed: dict[str, str], *, strict: bool) -> None:
+    first = first_position(original.config)
+    count = model.config.max_position_embeddings - first
     weights = {}
     for name, tensor in original.state_dict().items():
-        for before, after in RENAMED.items():
+        for before, after in renamed.items():
             name = name.replace(before, after)
-        at_positions = name.endswith("embeddings.position_embeddings.weight")
-        weights[name] = longer(tensor, max_length, first_position(original.config)) if at_positions else tensor
-    unknown = [name for name in model.load_state_dict(weights, strict=False).unexpected_keys if "seq_rel" not in name]
-    assert all(name.startswith(("pooler.", "bert.pooler.", "roberta.pooler.")) for name in unknown), unknown
-    return model
+        if name.endswith("embeddings.position_embeddings.weight"):
+            tensor = longer(tensor, count, first)
+        weights[name] = tensor
+    model.load_state_dict(weights, strict=strict)
 
 
 def longer(positions: Tensor, length: int, first: int) -> Tensor:
@@ -162,7 +192,7 @@ def manual() -> str:
 
 
 def pieces_of(text: str, tokenizer: Any, length: int) -> Tensor:
-    """Up to 2 · PIECES pieces from all over the text, [P, length], each between the tokens that begin and end a text."""
+    """Up to 2 · PIECES from all over the text, [P, length], each between the tokens that begin and end a text."""
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     size = length - 2
     tokens = tokenizer(text[: 400 * size * PIECES], add_special_tokens=False, verbose=False)["input_ids"]
@@ -217,11 +247,10 @@ def start_rows(attention: Any, queries: Tensor, random: torch.Generator) -> None
 
 def centres(points: Tensor, count: int, random: torch.Generator, rounds: int = 10) -> Tensor:
     """k-means: [T, D] → [count, D]."""
-    chosen = torch.randperm(len(points), generator=random)[:count]
-    found = (
-        points[chosen.repeat(-(-count // len(chosen)))[:count]] if count else points[:0]
-    )  # there may be fewer points
-    for _ in range(rounds if count else 0):
+    if count == 0:
+        return points[:0]
+    found = points[torch.randperm(len(points), generator=random).repeat(-(-count // len(points)))[:count]]
+    for _ in range(rounds):
         members = nn.functional.one_hot(torch.cdist(points, found).argmin(1), count).to(points)  # [T, count]
         sizes = members.sum(0)[:, None]
         found = torch.where(sizes > 0, members.T @ points / sizes.clamp(min=1), found)

@@ -28,8 +28,8 @@ class LongShortSettings:
     window: tokens of a home segment; a token also sees half of that on either side. rank: rows distilled from the text.
     global_tokens: so many tokens at the start of a text, CLS by default, see all and are seen by all; a call's
     global_attention_mask names others. norm_eps: of DualLN; far above the variance of keys, it lets tokens that differ
-    in size stay so, as in converted models. separator: the token that ends a question; in question answering all tokens up
-    to it are global.
+    in size stay so, as in converted models. separator: the token that ends a question; in question answering all
+    tokens up to it are global.
     """
 
     window: int = 128
@@ -195,7 +195,7 @@ def question(tokens: Tensor, separator: int) -> Tensor:
 
 class LongShortRobertaModel(Encoder, hf.RobertaModel):  # type: ignore[misc]
     config: LongShortRobertaConfig
-    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": RobertaLayer}
+    _can_record_outputs: Any = {"hidden_states": RobertaLayer}  # noqa: RUF012
 
 
 class LongShortRobertaForMaskedLM(Head, hf.RobertaForMaskedLM):
@@ -213,14 +213,14 @@ class LongShortRobertaForTokenClassification(Head, hf.RobertaForTokenClassificat
     encoder_class = LongShortRobertaModel
 
 
-class LongShortRobertaForQuestionAnswering(QuestionHead, hf.RobertaForQuestionAnswering):  # type: ignore[misc]
+class LongShortRobertaForQuestionAnswering(QuestionHead, hf.RobertaForQuestionAnswering):
     config: LongShortRobertaConfig
     encoder_class = LongShortRobertaModel
 
 
 class LongShortBertModel(Encoder, hf.BertModel):  # type: ignore[misc]
     config: LongShortBertConfig
-    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": BertLayer}
+    _can_record_outputs: Any = {"hidden_states": BertLayer}  # noqa: RUF012
 
 
 class LongShortBertForMaskedLM(Head, hf.BertForMaskedLM):
@@ -238,7 +238,7 @@ class LongShortBertForTokenClassification(Head, hf.BertForTokenClassification):
     encoder_class = LongShortBertModel
 
 
-class LongShortBertForQuestionAnswering(QuestionHead, hf.BertForQuestionAnswering):  # type: ignore[misc]
+class LongShortBertForQuestionAnswering(QuestionHead, hf.BertForQuestionAnswering):
     config: LongShortBertConfig
     encoder_class = LongShortBertModel
 
