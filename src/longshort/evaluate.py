@@ -22,9 +22,10 @@ from torch import nn
 from longshort.data.source import CorpusSource
 from longshort.data.splits import Text
 from longshort.models.charlm import CharLM
-from longshort.tasks import Classification, MaskedModelling
+from longshort.tasks import Classification
 from longshort.tasks.bits import Protocol, Reading, Windows, bits, work
 from longshort.tasks.language import LanguageModelling
+from longshort.tasks.masked import Masking
 from longshort.train import Run, read_run
 from longshort.train.checkpoint import META, Checkpoints
 from longshort.train.processes import Processes
@@ -87,7 +88,7 @@ def find_run(name: str) -> Run | None:
 
 def classifies(task: Any) -> TypeGuard[Classification]:
     """Whether labels are what is learned: masked modelling reads the same data, and leaves them alone."""
-    return isinstance(task, Classification) and not isinstance(task, MaskedModelling)
+    return isinstance(task, Classification) and not isinstance(task, Masking)
 
 
 def data_of(name: str) -> str | None:

@@ -14,7 +14,6 @@ from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
 from longshort.nn.spec import LongShort
 from longshort.tasks import Classification, MaskedModelling, PairClassification
 from longshort.tasks.accuracy import in_order
-from longshort.tasks.masked import restored
 from longshort.train import AdamW, Run
 
 TINY = dict(length=30, layers=2, width=16, heads=2, feedforward=24, head=12, vocabulary=20)
@@ -159,7 +158,7 @@ def test_the_masked_loss_is_of_hidden_tokens_alone():
     at = hidden != 0
     scores = model(shown)[at]
     torch.testing.assert_close(MASKED.loss(model, batch, None)[0], F.cross_entropy(scores, hidden[at].long()))
-    found = restored(model, batch)
+    found = MASKED.restored(model, batch)
     assert found[1] == at.sum() and found[2] == (scores.argmax(1) == hidden[at]).sum()
 
 

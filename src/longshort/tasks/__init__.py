@@ -4,5 +4,13 @@ from longshort.tasks.classify import Classification
 from longshort.tasks.language import LanguageModelling
 from longshort.tasks.masked import MaskedModelling
 from longshort.tasks.pairs import PairClassification
+from longshort.tasks.text import MaskedText, TextClassification
 
-__all__ = ["Classification", "LanguageModelling", "MaskedModelling", "PairClassification"]
+__all__ = [
+    "Classification",
+    "LanguageModelling",
+    "MaskedModelling",
+    "MaskedText",
+    "PairClassification",
+    "TextClassification",
+]

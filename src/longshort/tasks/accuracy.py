@@ -19,6 +19,12 @@ Batch = tuple[tuple[Tensor, ...], Tensor]  # what the model is given, each [B, L
 Counts = dict[str, tuple[float, float]]
 
 
+def scores_of(output: Any) -> Tensor:
+    """What a model of ours gives; of transformers', the logits among what it gives."""
+    scores: Tensor = output if isinstance(output, Tensor) else output.logits
+    return scores
+
+
 @torch.no_grad()
 def accuracy(
     model: nn.Module,
@@ -36,7 +42,7 @@ def accuracy(
     for items in in_order(lengths, at_once, part, parts):
         given, labels = read(items)
         labels = labels.to(device)
-        scores = model(*(t.to(device) for t in given)).float()  # [B, K]
+        scores = scores_of(model(*(t.to(device) for t in given))).float()  # [B, K]
         found += (scores.argmax(1) == labels).sum()
         loss += F.cross_entropy(scores, labels, reduction="sum")
         count += len(items)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from longshort.data.epochs import Epochs
 from longshort.data.labelled import LabelledSource, LabelledSplits, Numbers
 from longshort.data.shard import Shard
-from longshort.tasks.accuracy import Batch, Counts, accuracy
+from longshort.tasks.accuracy import Batch, Counts, accuracy, scores_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Classification:
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
         given, labels = batch
-        return F.cross_entropy(model(*given).float(), labels), None
+        return F.cross_entropy(scores_of(model(*given)).float(), labels), None
 
     def evaluate(self, model: nn.Module, part: int, parts: int) -> Counts:
         return self.judge(model, self.splits.dev, part, parts)

@@ -15,22 +15,21 @@ from torch import Tensor, nn
 
 from longshort.data.labelled import Numbers
 from longshort.data.shard import Shard
-from longshort.tasks.accuracy import Counts, in_order
+from longshort.tasks.accuracy import Counts, in_order, scores_of
 from longshort.tasks.classify import Classification
 
 Masked = tuple[Tensor, Tensor]  # tokens of which some are `mask`, and what stood there, elsewhere 0; both [B, L]
 
 
 @dataclass(frozen=True)
-class MaskedModelling(Classification):
-    """Of each sequence a share of the tokens is replaced by the token `mask`; the labels are not used.
+class Masking(Classification):
+    """Of each sequence a share of the tokens is hidden; the labels are not used.
 
     A batch depends on the step alone, what it hides included. `judge_most` sequences of dev are judged, the same ones
     with the same tokens hidden every time.
     """
 
     share: float = 0.15
-    mask: int = 511
     judge_most: int = 2_000
 
     metric: ClassVar[str] = "dev_loss"
@@ -46,17 +45,16 @@ class MaskedModelling(Classification):
         random = np.random.default_rng([self.order, step, part, parts])
         return self.hide(self.splits.train, items, random, self.multiple)
 
-    def hide(self, items: Any, which: Numbers, random: np.random.Generator, multiple: int = 1) -> Masked:
-        whole = items.sequences.padded(which, self.length, multiple)
-        hidden = (random.random(whole.shape, dtype=np.float32) < self.share) & (whole != 0)
-        shown = np.where(hidden, np.int16(self.mask), whole)
-        return torch.from_numpy(shown), torch.from_numpy(np.where(hidden, whole, np.int16(0)))
+    def hide(self, items: Any, which: Numbers, random: np.random.Generator, multiple: int = 1) -> tuple[Tensor, ...]:
+        """Some items as the model is given them, and what is hidden of them."""
+        raise NotImplementedError
 
-    def size(self, batch: Any) -> int:
-        return int(batch[0].count_nonzero())
+    def restored(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of the losses of hidden tokens, how many there are, and how many of them the model finds."""
+        raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> tuple[Tensor, Any]:
-        total, count, _ = restored(model, batch)
+        total, count, _ = self.restored(model, batch)
         return total / count.clamp(min=1), None
 
     @torch.no_grad()
@@ -67,15 +65,29 @@ class MaskedModelling(Classification):
         sums = torch.zeros(3, device=device, dtype=torch.float64)
         for items in in_order(dev.lengths[chosen].clip(max=self.length), self.judged, part, parts):
             hidden = self.hide(dev, chosen[items], np.random.default_rng(int(items[0])))
-            sums += torch.stack([t.double() for t in restored(model, tuple(t.to(device) for t in hidden))])
+            sums += torch.stack([t.double() for t in self.restored(model, tuple(t.to(device) for t in hidden))])
         loss, count, found = sums.tolist()
         return {"dev_loss": (loss, count), "restored": (found, count)}
 
 
-def restored(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum of the losses of hidden tokens, how many there are, and how many of them the model finds."""
-    tokens, hidden = batch[0], batch[1].long()
-    scores = model(tokens).float()  # [B, L, V]
-    loss = F.cross_entropy(scores.flatten(0, 1), hidden.flatten(), ignore_index=0, reduction="sum")
-    at = hidden != 0
-    return loss, at.sum(), ((scores.argmax(2) == hidden) & at).sum()
+@dataclass(frozen=True)
+class MaskedModelling(Masking):
+    """What is hidden is replaced by the token `mask`."""
+
+    mask: int = 511
+
+    def hide(self, items: Any, which: Numbers, random: np.random.Generator, multiple: int = 1) -> Masked:
+        whole = items.sequences.padded(which, self.length, multiple)
+        hidden = (random.random(whole.shape, dtype=np.float32) < self.share) & (whole != 0)
+        shown = np.where(hidden, np.int16(self.mask), whole)
+        return torch.from_numpy(shown), torch.from_numpy(np.where(hidden, whole, np.int16(0)))
+
+    def size(self, batch: Any) -> int:
+        return int(batch[0].count_nonzero())
+
+    def restored(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+        tokens, hidden = batch[0], batch[1].long()
+        scores = scores_of(model(tokens)).float()  # [B, L, V]
+        loss = F.cross_entropy(scores.flatten(0, 1), hidden.flatten(), ignore_index=0, reduction="sum")
+        at = hidden != 0
+        return loss, at.sum(), ((scores.argmax(2) == hidden) & at).sum()
