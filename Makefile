@@ -26,8 +26,8 @@ test-gpu: $(READY)
 		tests/nn/test_attention.py --device cuda
 
 lint: $(READY)
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
