@@ -6,18 +6,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny_encoders import tiny_checkpoint
 from training import checkpoints, do, language
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from longshort import judge
 from longshort.data.aan import Aan
 from longshort.data.imdb import Imdb
 from longshort.data.listops import ListOps
 from longshort.data.perturb import delete_punctuation, insert_punctuation
-from longshort.evaluate import find_model, load_trained
+from longshort.data.tokenised import Tokenised
+from longshort.evaluate import classifies, find_model, load_trained
 from longshort.judge import JUDGED, judge_run
+from longshort.models.encoder import TextClassifierConfig
 from longshort.models.sequence import MaskedConfig, PairClassifier, PairConfig, SequenceClassifier, SequenceConfig
-from longshort.nn.spec import LongShort
-from longshort.tasks import Classification, MaskedModelling, PairClassification
+from longshort.nn.spec import Full, LongShort
+from longshort.tasks import Classification, MaskedModelling, MaskedText, PairClassification, TextClassification
+from longshort.terminal import is_classifier, judge_classifier
 from longshort.train import AdamW, Run, read_run
 
 SIZES = dict(length=64, layers=1, width=16, heads=2, feedforward=16, head=8, vocabulary=300, dropout=0.1)
@@ -142,6 +147,64 @@ def test_pairs_are_judged_with_marks_put_in_and_taken_out_too(tmp_path):
     for name, change in (("insertion", insert_punctuation), ("deletion", delete_punctuation)):
         assert sets[name].documents.fingerprint() == change(test.documents).fingerprint()
         assert sets[name].pairs.tolist() == test.pairs.tolist() and sets[name].labels.tolist() == test.labels.tolist()
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A run of a pretrained encoder on the same reviews, which it cuts to 20 tokens."""
+    out = tmp_path_factory.mktemp("encoder")
+    tiny_checkpoint(out / "published", "roberta", "Model")
+    source = Tokenised(Imdb(write_reviews(out / "imdb"), held_out=0.2), out / "published")
+    model = TextClassifierConfig(str(out / "published"), length=20, attention=Full())
+    run = run_of("encoder", model, TextClassification(source, length=20, sequences=16, judged=7))
+    do(replace(run, optimizer=AdamW(lr=3e-3), steps=8), out)
+    return out / "encoder"
+
+
+def counted_by_transformers(folder, numbers):
+    """Labels found of test reviews, in the order of aclImdb, by what lies in a checkpoint alone."""
+    model, tokenizer = (auto.from_pretrained(folder) for auto in (AutoModelForSequenceClassification, AutoTokenizer))
+    lines = (folder.parents[2] / "imdb" / "test.jsonl").read_text().splitlines()
+    reviews = sorted((line["label"], line["text"]) for line in map(json.loads, lines))
+    right = 0
+    with torch.no_grad():
+        for label, text in (reviews[i] for i in numbers):
+            given = tokenizer(text, truncation=True, max_length=20, return_tensors="pt")
+            right += int(model.eval()(given["input_ids"], given["attention_mask"]).logits.argmax() == label)
+    return right
+
+
+def test_encoders_are_judged_on_the_longest_texts_too(encoder):
+    task = read_run(encoder / "run.json").task
+    lengths = task.splits.test.lengths
+    longest = sorted(sorted(range(50), key=lambda i: (lengths[i], i))[-5:])
+    sets = judge.tests_of(task)
+    assert list(sets) == ["test", "longest tenth"] and sets["test"] is task.splits.test
+    assert sets["longest tenth"].labels.tolist() == task.splits.test.labels[longest].tolist()
+    assert sorted(sets["longest tenth"].lengths) == sorted(lengths)[-5:] and min(sorted(lengths)[-5:]) > 20
+    found = judge_run(encoder, which="last", cpu=True)["accuracy"]
+    checkpoint = checkpoints(read_run(encoder / "run.json"), encoder.parent).last()
+    right = {"test": range(50), "longest tenth": longest}
+    counts = {name: counted_by_transformers(checkpoint, numbers) / len(numbers) for name, numbers in right.items()}
+    assert found == counts and found["test"] != found["longest tenth"]
+
+
+def test_the_command_judges_encoders(encoder, tmp_path, capsys):
+    task = read_run(encoder / "run.json").task
+    assert is_classifier(str(encoder)) and not classifies(MaskedText(task.source, length=20))
+    asked = dict(split="both", which="best", cpu=True)
+    found = judge_classifier(str(encoder), data=None, out=tmp_path / "found.json", **asked)
+    said = capsys.readouterr().out.splitlines()
+    assert list(found) == ["dev", "test", "longest tenth"] and said[2].endswith(" of 5)")
+    assert json.loads((tmp_path / "found.json").read_text())["accuracy"] == found
+    (encoder.parent / "imdb").rename(tmp_path / "moved")
+    try:
+        with pytest.raises(FileNotFoundError, match="if it moved, evaluate with --data"):
+            judge_classifier(str(encoder), data=None, out=None, **asked)
+        assert judge_classifier(str(encoder), data=tmp_path / "moved", out=None, **asked) == found
+    finally:
+        (tmp_path / "moved").rename(encoder.parent / "imdb")
+    assert list(judge_classifier(str(encoder), data=None, out=None, **{**asked, "split": "dev"})) == ["dev"]
 
 
 @pytest.mark.parametrize("kind", ["text", "masked"])

@@ -21,6 +21,7 @@ from torch import nn
 
 from longshort.data.source import CorpusSource
 from longshort.data.splits import Text
+from longshort.data.tokenised import Tokenised
 from longshort.models.charlm import CharLM
 from longshort.tasks import Classification
 from longshort.tasks.bits import Protocol, Reading, Windows, bits, work
@@ -91,6 +92,13 @@ def classifies(task: Any) -> TypeGuard[Classification]:
     return isinstance(task, Classification) and not isinstance(task, Masking)
 
 
+def moved(source: Any, path: Path) -> Any:
+    """The same source, the files of which lie elsewhere now."""
+    if isinstance(source, Tokenised):
+        return replace(source, source=moved(source.source, path))
+    return replace(source, path=path)
+
+
 def data_of(name: str) -> str | None:
     """The fingerprint of what a model was trained on, where it is known."""
     about = Path(find_model(name)) / META
@@ -156,6 +164,7 @@ __all__ = [
     "find_run",
     "load_model",
     "load_trained",
+    "moved",
     "named_if_missing",
     "protocol_of",
     "texts_of",

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
 from longshort.data.aan import Aan
 from longshort.data.imdb import Imdb
+from longshort.data.labelled import Labelled
 from longshort.data.perturb import delete_punctuation, insert_punctuation
 from longshort.evaluate import classifies, find_model, find_run, load_trained
-from longshort.tasks import Classification
+from longshort.tasks import Classification, TextClassification
 from longshort.tasks.images import ImageClassification
 from longshort.train.checkpoint import META, write_whole
 from longshort.train.processes import Processes
@@ -27,9 +29,12 @@ Labelling = Classification | ImageClassification
 
 
 def tests_of(task: Labelling) -> dict[str, Any]:
-    """The test set and, of texts, its two perturbed forms (the paper's Table 2); of pictures, the validation set."""
+    """The test set and, of texts, its two perturbed forms (the paper's Table 2), or where a tokenizer reads them, the
+    longest; of pictures, the validation set."""
     if isinstance(task, ImageClassification):
         return {"validation": task.splits.dev}
+    if isinstance(task, TextClassification):
+        return sets_of(task, "test")
     test = task.splits.test
     changed: dict[str, Any] = {}
     for name, change in {"insertion": insert_punctuation, "deletion": delete_punctuation}.items():
@@ -38,6 +43,20 @@ def tests_of(task: Labelling) -> dict[str, Any]:
         elif isinstance(task.source, Aan):
             changed[name] = replace(test, documents=change(test.documents))
     return {"test": test, **changed}
+
+
+def sets_of(task: Classification, split: Literal["dev", "test", "both"]) -> dict[str, Any]:
+    """What was held back from training; of texts for which length matters, the longest of the test set again."""
+    sets = {part: getattr(task.splits, part) for part in (("dev", "test") if split == "both" else (split,))}
+    if isinstance(task, TextClassification) and "test" in sets:
+        sets["longest tenth"] = longest_tenth(sets["test"])
+    return sets
+
+
+def longest_tenth(items: Labelled) -> Labelled:
+    """By their lengths before they are cut, in their order."""
+    count = -(-len(items) // 10)
+    return items.take(np.sort(np.argsort(items.lengths, kind="stable")[len(items) - count :]))
 
 
 def share_found(

@@ -36,6 +36,7 @@ from longshort.evaluate import (
     find_run,
     load_model,
     load_trained,
+    moved,
     named_if_missing,
     protocol_of,
     texts_of,
@@ -43,7 +44,7 @@ from longshort.evaluate import (
     work,
 )
 from longshort.generate import Sampling, generate
-from longshort.judge import share_found
+from longshort.judge import sets_of, share_found
 from longshort.recipes.charlm import demo as demo_recipe
 from longshort.robustness import (
     NAMES,
@@ -154,13 +155,12 @@ def judge_classifier(
     task = run.task
     assert classifies(task)
     if data is not None:
-        task = replace(task, source=replace(task.source, path=data))  # type: ignore[type-var]
+        task = replace(task, source=moved(task.source, data))
     with named_if_missing(name, data):
         warn_if_changed(name, task.fingerprint())
     console.print(f"{name}, {processes.precision}, {task.source.name}", soft_wrap=True, highlight=False)
     found = {}
-    for part in ("dev", "test") if split == "both" else (split,):
-        items = getattr(task.splits, part)
+    for part, items in sets_of(task, split).items():
         with Progress(console=console) as progress:
             line = progress.add_task(part, total=len(items) / processes.count)
             right, count = share_found(task, model, items, processes, partial(progress.advance, line))
