@@ -26,6 +26,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from longshort.models import roberta
+from longshort.models.encoder import check_there
 
 FAMILIES = {
     "roberta": (roberta.LongShortRobertaConfig, "Roberta"),
@@ -113,9 +114,7 @@ def convert(
 
 def load(checkpoint: str | Path, head: str | None = None, classes: int | None = None) -> tuple[Any, Any]:
     """The original, with the head it was saved with unless another is named, and its tokenizer."""
-    name, path = str(checkpoint), Path(checkpoint)
-    if not path.is_dir() and (path.is_absolute() or name.count("/") > 1 or name.startswith(".")):
-        raise FileNotFoundError(f"{checkpoint} is not there: give the folder of a model, or a name on the hub")
+    check_there(checkpoint)
     config = hf.AutoConfig.from_pretrained(checkpoint)
     family = check_kind(checkpoint, config)
     named = f"{family}{head}" if head else (config.architectures or [f"{family}Model"])[0]

@@ -20,6 +20,13 @@ USUAL = LongShort(window=128, rank=64)
 MISSING = "pretrained encoders need transformers: pip install 'longshort[encoders]'"
 
 
+def check_there(checkpoint: str | Path) -> None:
+    """What cannot be a name on the hub has to be a folder."""
+    name, path = str(checkpoint), Path(checkpoint)
+    if not path.is_dir() and (path.is_absolute() or name.count("/") > 1 or name.startswith(".")):
+        raise FileNotFoundError(f"{checkpoint} is not there: give the folder of a model, or a name on the hub")
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
     """checkpoint: a folder, or a name on the Hugging Face hub: a RoBERTa or BERT, which is converted, or one that was

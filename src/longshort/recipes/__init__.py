@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from longshort.recipes import charlm, imagenet, lra
+from longshort.recipes import charlm, imagenet, lra, roberta
 from longshort.train import Run
 
 Recipe = Callable[..., Run]
@@ -38,4 +38,7 @@ RECIPES: dict[str, Recipe] = {
     "imagenet.cvt_21": imagenet.cvt_21,
     "imagenet.imagenette": imagenet.imagenette,
     "imagenet.pictures": imagenet.pictures,
+    "roberta.base": roberta.base,
+    "roberta.large": roberta.large,
+    "roberta.imdb": roberta.imdb,
 }

@@ -53,9 +53,13 @@ def attention_named(name: str) -> AttentionSpec:
     return ATTENTIONS[name]
 
 
+def attention_label(name: str) -> str:
+    """For the name of a folder."""
+    return re.sub(r"^(\d+),(\d+)$", r"w\1r\2", name)
+
+
 def run_name(name: str, attention: str, seed: int) -> str:
-    label = re.sub(r"^(\d+),(\d+)$", r"w\1r\2", attention)
-    return f"lra.{name}.{label}.seed{seed}"
+    return f"lra.{name}.{attention_label(attention)}.seed{seed}"
 
 
 def as_released(
