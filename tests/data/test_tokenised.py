@@ -158,7 +158,7 @@ def test_a_long_text_is_cut_into_pieces_and_nothing_is_lost(tokenizer, folder, t
     text = some_text()
     (tmp_path / "text").write_text(text)
     source = FileSource(tmp_path / "text", dev_share=0.2, test_share=0.1)
-    for chunk, at_once in ((1 << 16, 256), (100, 3), (999, 1)):
+    for chunk, at_once in ((1 << 13, 256), (100, 3), (999, 1)):
         monkeypatch.setattr(tokenised, "CHUNK", chunk)
         monkeypatch.setattr(tokenised, "AT_ONCE", at_once)
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)

@@ -26,7 +26,7 @@ from longshort.data.source import CorpusSource, Source
 from longshort.data.splits import Text
 
 AT_ONCE = 256  # texts that a tokenizer is given; it has threads of its own
-CHUNK = 1 << 16  # bytes of a long text that are one text to it
+CHUNK = 1 << 13  # bytes of a long text that are one text to it; longer ones take it more time and memory
 BORDERS = (re.compile(rb"(?<=\S)\n(?=\S)"), re.compile(rb"(?<=\S)(?= \S)"))  # where no token goes on: lines, words
 
 
