@@ -15,13 +15,14 @@ import torch
 from rich.console import Console
 from training import before_call, same_weights, weights
 
+from longshort.bench.step import Step
 from longshort.data.imdb import Imdb
 from longshort.data.listops import ListOps
 from longshort.judge import JUDGED
 from longshort.models.sequence import SequenceConfig
 from longshort.recipes.lra import attention_named
 from longshort.recipes.lra_table import RETRIEVAL, Line, Task
-from longshort.report import Wish, jobs
+from longshort.report import Wish, jobs, runs
 from longshort.report import lra as module
 from longshort.report.jobs import trained
 from longshort.report.lra import report
@@ -285,8 +286,8 @@ def test_steps_are_timed_once_on_a_gpu(finished, data, tmp_path, monkeypatch):
     out, *_ = finished
     shutil.copytree(out, tmp_path / "out")
     timed = []
-    monkeypatch.setattr(module, "milliseconds_a_step", lambda run: timed.append(run.name) or 7.0 + len(timed))
-    monkeypatch.setattr(module, "machine_line", lambda device: "a machine")
+    monkeypatch.setattr(runs, "measured_step", lambda run: timed.append(run.name) or Step(7.0 + len(timed), 100.0))
+    monkeypatch.setattr(runs, "machine_line", lambda device: "a machine")
     do(tmp_path / "out", data=data)
     assert timed == []  # there is none here
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -301,7 +302,7 @@ def test_steps_are_timed_once_on_a_gpu(finished, data, tmp_path, monkeypatch):
     on_gpu(LINES)  # without those of which nothing is trained
     assert timed == [ALL[0], ALL[2]]
     times = (("digits/4,2", 8.0), ("reviews/4,2", 9.0))
-    known = {name: {"ms": ms, "machine": "a machine"} for name, ms in times}
+    known = {name: {"ms": ms, "mib": 100.0, "machine": "a machine"} for name, ms in times}
     assert json.loads((tmp_path / "out" / "steps.json").read_text()) == known
     assert cells(tmp_path / "out", "4,2", "Digits")[5] == "8.00" and cells(tmp_path / "out", "full", "Digits")[5] == ""
     assert (tmp_path / "out" / "lra.md").read_text().endswith("Steps were timed on a machine.\n")

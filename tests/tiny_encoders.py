@@ -1,5 +1,6 @@
-"""Tokenizers and pretrained encoders as Hugging Face keeps them, small and made here: nothing is downloaded."""
+"""Tokenizers and pretrained encoders as Hugging Face keeps them, small and made here, and something to read."""
 
+import json
 import re
 import string
 import tempfile
@@ -102,3 +103,15 @@ class Pretrained:
             model.config.save_pretrained(made)
             transformers.AutoTokenizer.from_pretrained(self.folder).save_pretrained(made)
             return {path.name: path.read_bytes() for path in sorted(Path(made).iterdir())}
+
+
+def reviews(folder, count=40):
+    """Of films, as IMDb's: the longer, the better."""
+    folder.mkdir()
+    for split in ("train", "test"):
+        lines = []
+        for i in range(count):
+            words = " ".join(SENTENCES[(i + j) % 4] for j in range(1 + i % 4))
+            lines.append(json.dumps({"text": f"{words} {i} {split}", "label": int(i % 4 > 1)}))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    return folder

@@ -404,11 +404,13 @@ def bench_vision_macs(out: Path, *, only: str, repeats: int | None, flex: bool) 
 
 
 def report(
-    table: Literal["lra", "imagenette"],
+    table: Literal["lra", "imagenette", "imdb"],
     /,
     *,
     out: Path | None = None,
     data: Path | None = None,
+    checkpoint: str = "roberta-base",
+    length: int = 2_048,
     only: str = "",
     seeds: int | None = None,
     steps: int | None = None,
@@ -423,13 +425,17 @@ def report(
     lra: the Long Range Arena.
     imagenette: CvT*-LS-13 with and without DualLN and CvT-13 with full attention on ten classes of ImageNet; not in the
     paper.
+    imdb: a pretrained encoder converted to long-short attention on reviews, beside the original, cut short or with its
+    positions repeated.
 
     Args:
         table: which table
-        out: folder for the runs, the table as .md and all figures as .json; out/lra or out/imagenette unless given
+        out: folder for the runs, the table as .md and all figures as .json; out/lra and so on unless given
         data: for lra, a folder with the data sets, each in a folder: imdb, aan, cifar10, and listops and pathfinder for
             the official ones; without it they are looked for in ~/.cache/longshort/lra. For imagenette, its folder, or
-            a zip or tar file of it
+            a zip or tar file of it; for imdb, its folder or tar
+        checkpoint: for imdb, a folder or a name on the Hugging Face hub
+        length: for imdb, the most tokens of a review that long-short attention reads
         only: train and print the lines with this in their name, such as text/ or listops/8,32 or cvt_13/160
         seeds: so many of each line, not the table's number, which is 0 for lines that are there for comparison
         steps: so many, not the recipe's, to try it out: such runs and tables have names of their own
@@ -445,8 +451,9 @@ def report(
         if number is not None and number < 1:
             raise SystemExit(refuse(f"{name} must be at least 1, got {number}", 2))
     known = import_module(f"longshort.report.{table}")
-    lines = chosen(known.LINES, only)
-    wish = Wish(known.LINES, lines, out or Path("out") / table, data, seeds, steps, jobs, train, cpu)
+    whole = known.lines_of(checkpoint, length) if table == "imdb" else known.LINES
+    lines = chosen(whole, only)
+    wish = Wish(whole, lines, out or Path("out") / table, data, seeds, steps, jobs, train, cpu)
     known.report(wish, console=Console())
 
 

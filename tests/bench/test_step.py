@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from longshort.bench import step
-from longshort.bench.step import WARM, milliseconds_a_step
+from longshort.bench.step import WARM, measured_step
 from longshort.data.listops import ListOps
 from longshort.models.sequence import SequenceConfig
 from longshort.nn.spec import LongShort
@@ -32,7 +32,7 @@ def folders(tmp_path, monkeypatch):
 
 
 def test_it_takes_some_time_and_leaves_nothing(folders, capsys):
-    assert 0 < milliseconds_a_step(RUN, steps=3, cpu=True) < 10_000
+    assert 0 < measured_step(RUN, steps=3, cpu=True).ms < 10_000
     assert [list(folder.iterdir()) for folder in folders] == [[], []]
     assert capsys.readouterr().out == ""
 
@@ -43,12 +43,12 @@ def test_nothing_is_left_when_it_fails(folders, monkeypatch):
 
     monkeypatch.setattr(Loop, "update", fails)
     with pytest.raises(RuntimeError, match="no memory"):
-        milliseconds_a_step(RUN, steps=3, cpu=True)
+        measured_step(RUN, steps=3, cpu=True)
     assert [list(folder.iterdir()) for folder in folders] == [[], []]
 
 
 def test_a_run_that_starts_from_another_is_timed_without_it(folders):
-    assert milliseconds_a_step(replace(RUN, name="second", starts_from=RUN), steps=1, cpu=True) > 0
+    assert measured_step(replace(RUN, name="second", starts_from=RUN), steps=1, cpu=True).ms > 0
     assert [list(folder.iterdir()) for folder in folders] == [[], []]
 
 
@@ -64,7 +64,7 @@ def test_it_is_the_mean_of_the_steps_that_count(steps, warm, monkeypatch):
     monkeypatch.setattr(Loop, "update", lambda loop, rate: done.append(rate))
     monkeypatch.setattr(Classification, "evaluate", lambda *_: pytest.fail("no evaluation belongs to a step"))
     monkeypatch.setattr(step, "time", SimpleNamespace(perf_counter=clock))
-    assert milliseconds_a_step(RUN, steps=steps, cpu=True) == pytest.approx(500 / steps)
+    assert measured_step(RUN, steps=steps, cpu=True).ms == pytest.approx(500 / steps)
     assert asked == [warm, warm + steps] and set(done) == {1.0}
 
 
@@ -78,6 +78,6 @@ def test_a_step_of_it_is_a_step_of_the_training(monkeypatch):
         seen.append((tokens, sum(int((p != b).any()) for p, b in zip(loop.model.parameters(), before, strict=True))))
 
     monkeypatch.setattr(Loop, "update", watched)
-    milliseconds_a_step(RUN, steps=2, cpu=True)
+    measured_step(RUN, steps=2, cpu=True)
     assert [tokens for tokens, _ in seen] == [RUN.task.size(RUN.task.batch(i, 0, 1)) for i in range(4)]
     assert all(changed > 10 for _, changed in seen)

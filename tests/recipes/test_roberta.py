@@ -1,13 +1,12 @@
 """Pretrained encoders go on with their pretraining and learn labels, over the one loop and on tiny random weights."""
 
-import json
 import logging
 
 import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file
-from tiny_encoders import SENTENCES, tiny_checkpoint
+from tiny_encoders import SENTENCES, reviews, tiny_checkpoint
 from training import same_weights
 
 from longshort.cli import main
@@ -25,18 +24,6 @@ SMALL = ["--attention", "8,4", "--length", "80", "--log-every", "1", "--cpu"]
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     hf.utils.logging.disable_progress_bar()
-
-
-def reviews(folder, count=40):
-    """The longer, the better."""
-    folder.mkdir()
-    for split in ("train", "test"):
-        lines = []
-        for i in range(count):
-            words = " ".join(SENTENCES[(i + j) % 4] for j in range(1 + i % 4))
-            lines.append(json.dumps({"text": f"{words} {i} {split}", "label": int(i % 4 > 1)}))
-        (folder / f"{split}.jsonl").write_text("\n".join(lines))
-    return folder
 
 
 def test_longformers_procedure(tmp_path):

@@ -14,7 +14,7 @@ from longshort.analysis.curves import draw_accuracies
 from longshort.bench.run import write_json
 from longshort.recipes.imagenet import NETTE_STEPS, NetteModel, imagenette
 from longshort.report.runs import Wish, done, train_all
-from longshort.report.table import NOT_RUN, number
+from longshort.report.table import number, spread
 from longshort.train import Run, TrainingError
 from longshort.train.checkpoint import write_whole
 from longshort.train.log import read_log
@@ -120,15 +120,11 @@ def markdown(found: Sequence[Found]) -> str:
 
 
 def row(f: Found) -> str:
-    ours = NOT_RUN
-    if f.accuracy:
-        spread = f" ± {statistics.stdev(f.accuracy):.2f} ({len(f.accuracy)} seeds)" if len(f.accuracy) > 1 else ""
-        ours = f"{statistics.mean(f.accuracy):.2f}{spread}"
     cells = (
         NAMES[f.line.model],
         f"{f.line.side}²",
         "" if f.epochs is None else f"{f.epochs:.3g}",
-        ours,
+        spread(f.accuracy),
         number(statistics.mean(f.minutes) if f.minutes else None),
         f"{statistics.mean(f.per_second):,.0f}" if f.per_second else "",
         ", ".join(dict.fromkeys(f.devices)),

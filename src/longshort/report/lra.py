@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import Any
 
-import torch
 from rich.console import Console
 
 from longshort.bench.lra import macs_of
-from longshort.bench.report import machine_line
 from longshort.bench.run import write_json
-from longshort.bench.step import milliseconds_a_step
 from longshort.data.overlap import weighted_overlap, word_overlap
 from longshort.recipes.lra_table import LINES, RETRIEVAL, Line
-from longshort.report.runs import Wish, done, train_all
+from longshort.report.runs import Wish, done, time_steps, timed, train_all
 from longshort.report.table import Found, markdown
 from longshort.tasks import PairClassification
 from longshort.train import TrainingError
@@ -97,32 +92,6 @@ class Data:
             f"Ours are of the {facts['name']}, on whose test pairs the words in common alone reach {words:.1f} %, and "
             f"with rare words counting for more {rare:.1f} %."
         )
-
-
-def time_steps(wish: Wish[Line], lines: Sequence[Line], console: Console) -> None:
-    """Of each line whose step was not timed before; on a GPU, with nothing beside it."""
-    if wish.cpu or wish.steps is not None or not torch.cuda.is_available():
-        return
-    known = timed(wish)
-    machine = machine_line(torch.device("cuda"))
-    for line in lines:
-        runs = wish.runs(line)
-        if line.name in known or not runs:
-            continue
-        console.print(f"timing a step: {line.name}", highlight=False)
-        try:
-            ms = milliseconds_a_step(runs[0])
-        except RuntimeError as error:  # such as no memory
-            console.print(f"not timed: {error}", highlight=False, markup=False, soft_wrap=True)
-            continue
-        known[line.name] = {"ms": ms, "machine": machine}
-        write_json(known, wish.out / "steps.json")
-
-
-def timed(wish: Wish[Line]) -> dict[str, dict[str, Any]]:
-    path = wish.out / "steps.json"
-    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
-    return known
 
 
 def found_of(line: Line, wish: Wish[Line], data: Data) -> Found:

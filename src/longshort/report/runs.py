@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from rich.console import Console
 
+from longshort.bench.report import machine_line
+from longshort.bench.run import write_json
+from longshort.bench.step import measured_step
 from longshort.judge import JUDGED
 from longshort.recipes.options import adjusted
 from longshort.record import as_json, from_json
@@ -101,3 +105,30 @@ def train_all(wish: Wish[L], runs: Sequence[Run], write: Callable[[], Any], cons
         console.print(f"{run.name}: {100 * share:.2f} % on the {name} set", highlight=False)
         write()
     return failed
+
+
+def time_steps(wish: Wish[L], lines: Sequence[L], console: Console) -> None:
+    """Of each line whose step was not timed before; on a GPU, with nothing beside it."""
+    if wish.cpu or wish.steps is not None or not torch.cuda.is_available():
+        return
+    known = timed(wish)
+    machine = machine_line(torch.device("cuda"))
+    for line in lines:
+        runs = wish.runs(line)
+        if line.name in known or not runs:
+            continue
+        console.print(f"timing a step: {line.name}", highlight=False)
+        try:
+            step = measured_step(runs[0])
+        except RuntimeError as error:  # such as no memory
+            console.print(f"not timed: {error}", highlight=False, markup=False, soft_wrap=True)
+            continue
+        known[line.name] = {**asdict(step), "machine": machine}
+        write_json(known, wish.out / "steps.json")
+
+
+def timed(wish: Wish[L]) -> dict[str, dict[str, Any]]:
+    """By the names of lines: ms, mib (not in files of earlier versions), machine."""
+    path = wish.out / "steps.json"
+    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return known

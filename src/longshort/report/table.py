@@ -75,3 +75,11 @@ def number(value: float | None, deviation: float | None = None) -> str:
     if value is None:
         return ""
     return f"{value:.2f}" if deviation is None else f"{value:.2f} ± {deviation}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation over seeds; of one, its value."""
+    if not values:
+        return NOT_RUN
+    off = f" ± {statistics.stdev(values):.2f} ({len(values)} seeds)" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{off}"
