@@ -19,6 +19,7 @@ from longshort.train.run import differences
 ARGUMENTS = {"charlm.text": dict(path=Path("notes.txt"))}
 ARGUMENTS |= {name: dict(data=Path("imagenet")) for name in RECIPES if name.startswith("imagenet.")}
 ARGUMENTS["imagenet.pictures"]["classes"] = 3
+ARGUMENTS |= {name: dict(data=Path("texts")) for name in ("roberta.base", "roberta.large")}
 
 
 @pytest.mark.parametrize("name", RECIPES)
