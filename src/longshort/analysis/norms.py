@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -203,7 +202,8 @@ def is_converted(name: str) -> bool:
 def load_converted(name: str) -> nn.Module:
     from transformers import AutoModel
 
-    import_module("longshort.models.roberta")  # makes transformers know its models
+    import longshort.models.roberta  # noqa: F401  makes transformers know its models
+
     model: nn.Module = AutoModel.from_pretrained(name).float()
     return model
 
@@ -212,9 +212,7 @@ def tokens_of(name: str, model: Any, text: Sample) -> tuple[Tensor, str]:
     """The beginning of the text in a converted model's own tokens, [1, N]."""
     from transformers import AutoTokenizer
 
-    config = model.config
-    room = config.max_position_embeddings - (config.pad_token_id or 0) - 1  # RoBERTa's positions begin behind it
-    longest = min(room, LONGEST["encoder"])
+    longest = min(model.config.longest, LONGEST["encoder"])
     words = bytes(text.content[: PER_TOKEN * longest]).decode(errors="replace")
     made = AutoTokenizer.from_pretrained(name)(words, truncation=True, max_length=longest, return_tensors="pt")
     return made.input_ids, f"{text.name}, {made.input_ids.shape[1]:,} tokens"
@@ -252,7 +250,7 @@ def draw_norm_ratios(panels: Sequence[Panel], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-    columns = min(len(panels), 3)
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(max(4.3 * columns, 8), 4 * lines + 1.3), dpi=100, layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
