@@ -17,7 +17,7 @@ from training import MODEL, STEADY, checkpoints, do, language, outcome, points, 
 from longshort.models.charlm import CharLM
 from longshort.tasks.bits import Reading
 from longshort.train import CheckpointError, as_json
-from longshort.train.processes import Processes
+from longshort.train.processes import Processes, blocks_of
 
 # seen once, and not in 42 tries after it: a process aborts ("double free or corruption") while gloo gathers its state
 pytestmark = pytest.mark.flaky(reruns=2, only_rerun=["Connection reset by peer", "Connection closed by peer"])
@@ -166,3 +166,14 @@ def test_what_torchrun_began_with_fsdp_and_sigterm_stopped_accelerate_ends_with_
         accelerate.kill()
     same_weights(weights(run, tmp_path), weights(run, tmp_path / "one"), tolerance=1e-6)
     assert outcome(run, tmp_path)["told"]["best"] == pytest.approx(outcome(run, tmp_path / "one")["told"]["best"])
+
+
+def test_blocks_are_found_wherever_they_are():
+    inner = torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(3)])
+    stage = torch.nn.Module()
+    stage.blocks = inner
+    model, wrapped = torch.nn.Module(), torch.nn.Module()
+    model.stages, model.head = torch.nn.ModuleList([stage]), torch.nn.Linear(2, 2)
+    wrapped.encoder = stage
+    assert list(blocks_of(model)) == [stage]
+    assert list(blocks_of(wrapped)) == list(inner)

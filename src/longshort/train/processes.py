@@ -48,10 +48,8 @@ class Processes:
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(self.device.type, (self.count,))
-        for child in model.children():
-            if isinstance(child, nn.ModuleList):
-                for block in child:
-                    fully_shard(block, mesh=mesh)
+        for block in blocks_of(model):
+            fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return model
 
@@ -105,3 +103,9 @@ def leave() -> None:
     """The other processes, when all is done."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
+    """What a model has a list of, wherever the list is; not the lists inside of those."""
+    for child in module.children():
+        yield from child if isinstance(child, nn.ModuleList) else blocks_of(child)
