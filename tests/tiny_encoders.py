@@ -95,7 +95,10 @@ class Pretrained:
     head: str = "ForMaskedLM"
 
     def build(self):
-        return getattr(transformers, f"AutoModel{self.head}").from_pretrained(self.folder)
+        return self.read(self.folder)
+
+    def read(self, folder):
+        return getattr(transformers, f"AutoModel{self.head}").from_pretrained(folder)
 
     def files(self, model):
         model.config.architectures = [type(model).__name__]  # it may have been another one's

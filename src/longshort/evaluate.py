@@ -30,7 +30,7 @@ from longshort.tasks.masked import Masking
 from longshort.train import Run, read_run
 from longshort.train.checkpoint import META, Checkpoints
 from longshort.train.processes import Processes
-from longshort.train.state import load_weights
+from longshort.train.state import build, load_weights
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,9 @@ def load_trained(
     run = find_run(name)
     if run is None:
         raise FileNotFoundError(f"{name} holds no run: run.json is not there")
-    model = run.model.build()
-    load_weights(Path(find_model(name, which)), model)
+    checkpoint = Path(find_model(name, which))
+    model = build(run.model, checkpoint)
+    load_weights(checkpoint, model)
     return run, model.to(device).eval()
 
 

@@ -90,10 +90,22 @@ class EncoderConfig:
             raise ValueError(f"{self.checkpoint} was converted with {has}, and {self.attention} is asked for")
         if config.longest < self.length:
             raise ValueError(f"{self.checkpoint} reads {config.longest:,} tokens, and {self.length:,} are asked for")
-        auto = getattr(hf, f"AutoModel{self.head.removeprefix('Model')}")
         labels = {} if self.labels is None else dict(num_labels=self.labels)
-        model: nn.Module = auto.from_pretrained(self.checkpoint, **labels)
+        model: nn.Module = self.auto.from_pretrained(self.checkpoint, **labels)
         return model
+
+    def read(self, folder: Path) -> nn.Module:
+        """A model of this config, from where `files` and its weights were written."""
+        import longshort.models.roberta  # noqa: F401  makes transformers know its models
+
+        model: nn.Module = self.auto.from_pretrained(folder)
+        return model
+
+    @property
+    def auto(self) -> Any:
+        import transformers as hf
+
+        return getattr(hf, f"AutoModel{self.head.removeprefix('Model')}")
 
     def files(self, model: Any) -> Mapping[str, bytes]:
         """As transformers writes them: a checkpoint is one of its models."""

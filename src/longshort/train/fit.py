@@ -29,6 +29,7 @@ from longshort.train.optimizer import set_rate
 from longshort.train.processes import Parallel, Processes
 from longshort.train.run import Run, differences
 from longshort.train.state import (
+    build,
     files_beside,
     load_state,
     load_weights,
@@ -93,7 +94,7 @@ class Loop:
 
         self.data = run.task.fingerprint()
         set_seed(run.seed)  # the same weights in every process
-        model = run.model.build()
+        model = build(run.model, start)
         self.beside = files_beside(run.model, model)
         if run.starts_from is not None and start is None:
             before = Checkpoints(out / run.starts_from.name / "checkpoints").last()

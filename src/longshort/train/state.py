@@ -102,6 +102,14 @@ def put(content: bytes, file: BinaryIO) -> None:
     file.write(content)
 
 
+def build(config: Buildable, checkpoint: Path | None) -> nn.Module:
+    """The model, for weights that are to come; where there is a checkpoint that can be read as it is, from that."""
+    if checkpoint is not None and isinstance(config, Described):
+        read_about(checkpoint)
+        return config.read(checkpoint)
+    return config.build()
+
+
 def files_beside(config: Buildable, model: nn.Module) -> Mapping[str, bytes]:
     """What makes a folder of weights a model, by name: what the config says, or the config itself."""
     if isinstance(config, Described):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -59,4 +60,8 @@ class Described(Buildable, Protocol):
 
     def files(self, model: nn.Module) -> Mapping[str, bytes]:
         """What lies there beside the weights, by name: config.json, and for example a tokenizer's files."""
+        ...
+
+    def read(self, folder: Path) -> nn.Module:
+        """The model of such a folder: what `build` starts from is not needed again."""
         ...
