@@ -111,7 +111,7 @@ class Projections(nn.Module):
         if x.dim() != 3 or x.shape[2] != self.width or x.shape[1] < 1:
             raise ValueError(f"x must be [batch, at least 1 token, width {self.width}], got {tuple(x.shape)}")
         weight = self.query.weight
-        if x.device != weight.device:
+        if x.device != weight.device and unwatched(self.query):  # or someone brings the weights when they are used
             raise ValueError(f"x is on {x.device} but the layer is on {weight.device}")
         if not x.is_floating_point() or (x.dtype != weight.dtype and autocast_dtype(x) is None):
             raise ValueError(f"x is {x.dtype} but the layer is {weight.dtype}: convert one of them")

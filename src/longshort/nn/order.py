@@ -26,10 +26,10 @@ class Order(NamedTuple):
     tokens: Tensor | None = None
 
     def read(self, x: Tensor) -> Tensor:  # [B, N, C] → [B, M, C]
-        return x if self.tokens is None else torch.take_along_dim(x, self.tokens[..., None], dim=1)
+        return x if self.tokens is None else _taken(x, self.tokens)
 
     def put_back(self, y: Tensor) -> Tensor:  # [B, M, C] → [B, N, C]
-        return y if self.places is None else torch.take_along_dim(y, self.places[..., None], dim=1)
+        return y if self.places is None else _taken(y, self.places)
 
 
 def first_tokens(x: Tensor, mask: Tensor | None, count: int) -> Order:
@@ -64,3 +64,8 @@ def _ordered(real: Tensor, marked: Tensor, count: int, places: int) -> Order:
     tokens = torch.zeros(mask.shape, dtype=torch.long, device=real.device)
     tokens = tokens.scatter(1, at, stand.expand_as(at))  # [B, M]
     return Order(count, mask, at, tokens)
+
+
+def _taken(x: Tensor, at: Tensor) -> Tensor:
+    """Along dimension 1; torch.take_along_dim would be compiled anew for every length."""
+    return x.gather(1, at[..., None].expand(-1, -1, x.shape[2]))
