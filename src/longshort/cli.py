@@ -267,6 +267,9 @@ def convert(
     dual_norm: bool = True,
     eps: float = 10.0,
     text: Path | None = None,
+    head: Literal["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
+    | None = None,
+    classes: int | None = None,
     seed: int = 0,
 ) -> None:
     """Turn a RoBERTa or BERT into a long-short encoder that reads longer texts, and say how far it moved.
@@ -285,20 +288,24 @@ def convert(
         dual_norm: with --no-dual-norm, keys, values and rows are not normalised
         eps: of DualLN, beside a variance of 1; the smaller, the more it normalises, and the further the model moves
         text: a file to begin with, in the language of the model; Python's own manual unless given
+        head: other than the checkpoint's own; it is new, but for BERT's pooler, which a masked-LM head does without
+        classes: of a new head, 2 unless given
         seed: of what is new
     """
-    from longshort.convert import convert
+    from longshort.conversion import write_converted
 
-    convert(
+    write_converted(
         checkpoint,
         out,
-        text=text,
         max_length=max_length,
         window=window,
         rank=rank,
         global_tokens=global_tokens,
         dual_norm=dual_norm,
         eps=eps,
+        text=text,
+        head=head,
+        classes=classes,
         seed=seed,
     )
 
@@ -434,7 +441,7 @@ def report(
         data: for lra, a folder with the data sets, each in a folder: imdb, aan, cifar10, and listops and pathfinder for
             the official ones; without it they are looked for in ~/.cache/longshort/lra. For imagenette, its folder, or
             a zip or tar file of it; for imdb, its folder or tar
-        checkpoint: for imdb, a folder or a name on the Hugging Face hub
+        checkpoint: for imdb, a RoBERTa or BERT that was not converted: a folder, or a name on the Hugging Face hub
         length: for imdb, the most tokens of a review that long-short attention reads
         only: train and print the lines with this in their name, such as text/ or listops/8,32 or cvt_13/160
         seeds: so many of each line, not the table's number, which is 0 for lines that are there for comparison

@@ -252,7 +252,14 @@ def test_a_tokenizer_without_a_mask_is_refused(folder):
         Tokenizer(folder)
 
 
+def test_a_folder_that_is_not_there_is_no_name_on_the_hub(folder):
+    for name in (folder / "none", str(folder / "none")):
+        with pytest.raises(FileNotFoundError, match="none is not there"):
+            Tokenizer(name)
+
+
 def test_the_extra_is_named_where_transformers_is_missing(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "longshort.hugging")
     with pytest.raises(ImportError, match=r"pip install 'longshort\[encoders\]'"):
         Tokenizer(folder)

@@ -151,11 +151,11 @@ def test_other_kinds_are_refused_by_name(tmp_path):
 def test_bad_settings_are_refused(tmp_path):
     tiny_checkpoint(tmp_path, "bert")
     for changes, message in {
-        (("max_length", 0),): "max_length must be at least 1, got 0",
+        (("max_length", 2),): "max_length must be at least 3, of which two tokens are around a text, got 2",
         (("eps", 0.0),): "eps must be above 0",
         (("window", 0), ("rank", 0)): "both 0",
         (("text", "Too short."),): "at least 124 are needed",
-        (("head", "ForPoetry"),): "holds a BertForPoetry",
+        (("head", "ForPoetry"),): "head must be one of Model, .*, got 'ForPoetry'",
     }.items():
         with pytest.raises(ValueError, match=message):
             convert(tmp_path, **{**SMALL, "text": TEXT, **dict(changes)})
@@ -220,9 +220,11 @@ class TestEncoderConfig:
         config = MaskedEncoderConfig(str(tmp_path / "after"), length=150, attention=LongShort(window=16, rank=4))
         tokens = torch.randint(5, 60, (1, 140))
         torch.testing.assert_close(config.build().eval()(tokens).logits, found.model(tokens).logits)
-        with pytest.raises(ValueError, match="was converted with LongShort"):
+        with pytest.raises(
+            ValueError, match=r"was converted with window 16 and rank 4 \(--attention 16,4\), and LongShort"
+        ):
             MaskedEncoderConfig(str(tmp_path / "after"), length=150, attention=LongShort(window=8, rank=4)).build()
-        with pytest.raises(ValueError, match="reads 150 tokens, and 200 are asked for"):
+        with pytest.raises(ValueError, match=r"reads 150 tokens \(--length 150\), and 200 are asked for"):
             MaskedEncoderConfig(str(tmp_path / "after"), length=200, attention=LongShort(window=16, rank=4)).build()
 
     def test_bad_settings_are_refused(self):

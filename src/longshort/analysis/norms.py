@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longshort.evaluate import find_run, load_model, load_trained
+from longshort.evaluate import find_model, find_run, load_model, load_trained
 from longshort.models import charlm, cvt
 from longshort.models.sequence import Encoding, SequenceClassifier, SequenceConfig
 from longshort.nn.attention import Projections
@@ -188,8 +188,8 @@ def kind_of(name: str) -> Kind:
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """Of the model in a folder; empty where there is none."""
-    path = Path(name) / "config.json"
+    """Of the model in a folder, or of a run; empty where there is none."""
+    path = Path(find_model(name)) / "config.json"
     config: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return config
 
@@ -200,21 +200,28 @@ def is_converted(name: str) -> bool:
 
 
 def load_converted(name: str) -> nn.Module:
-    from transformers import AutoModel
-
     import longshort.models.roberta  # noqa: F401  makes transformers know its models
+    from longshort.hugging import hf, quiet
 
-    model: nn.Module = AutoModel.from_pretrained(name).float()
-    return model
+    with quiet():
+        model: Any = hf.AutoModel.from_pretrained(find_model(name)).float()
+    if not model.config.model_type.startswith("longshort-"):
+        raise ValueError(
+            f"{name} is a model of kind {model.config.model_type}, without long-short attention: convert it"
+        )
+    found: nn.Module = model
+    return found
 
 
 def tokens_of(name: str, model: Any, text: Sample) -> tuple[Tensor, str]:
     """The beginning of the text in a converted model's own tokens, [1, N]."""
-    from transformers import AutoTokenizer
+    from longshort.hugging import hf, quiet
 
     longest = min(model.config.longest, LONGEST["encoder"])
     words = bytes(text.content[: PER_TOKEN * longest]).decode(errors="replace")
-    made = AutoTokenizer.from_pretrained(name)(words, truncation=True, max_length=longest, return_tensors="pt")
+    with quiet():
+        tokenizer = hf.AutoTokenizer.from_pretrained(find_model(name))
+    made = tokenizer(words, truncation=True, max_length=longest, return_tensors="pt")
     return made.input_ids, f"{text.name}, {made.input_ids.shape[1]:,} tokens"
 
 

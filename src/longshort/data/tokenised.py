@@ -56,13 +56,12 @@ class Tokenizer:
     """A tokenizer of transformers. What looks like one of its special tokens in a text is text."""
 
     def __init__(self, name: str | Path) -> None:
-        try:
-            from transformers import AutoTokenizer
-        except ImportError as error:
-            raise ImportError("tokenizers come with transformers: pip install 'longshort[encoders]'") from error
-        if isinstance(name, Path) and not name.is_dir():
+        from longshort.hugging import hf, quiet
+
+        if (isinstance(name, Path) or Path(name).is_absolute()) and not Path(name).is_dir():
             raise FileNotFoundError(f"{name} is not there: give the folder of a tokenizer, or its name on the hub")
-        self.made: Any = AutoTokenizer.from_pretrained(name)
+        with quiet():
+            self.made: Any = hf.AutoTokenizer.from_pretrained(name)
         self.content: str = self.made.backend_tokenizer.to_str()
         (empty,) = self([""])
         padding, mask = self.made.pad_token_id, self.made.mask_token_id

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers as hf
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from longshort.hugging import hf
 from longshort.models import roberta
 from longshort.models.encoder import check_there
 
@@ -86,8 +87,8 @@ def convert(
     head: one of HEADS, a new one if the checkpoint has another; its own unless given. classes: of a new head. seed: of
     what is new.
     """
-    if max_length < 1:
-        raise ValueError(f"max_length must be at least 1, got {max_length}")
+    if max_length < 3:
+        raise ValueError(f"max_length must be at least 3, of which two tokens are around a text, got {max_length}")
     if eps <= 0:
         raise ValueError(f"eps must be above 0, got {eps}")
     torch.manual_seed(seed)
@@ -103,7 +104,8 @@ def convert(
         norm_eps=eps,
     )
     longest = original.config.max_position_embeddings - first_position(original.config)
-    begin, judge = pieces_of(manual() if text is None else text, tokenizer, longest).chunk(2)
+    pieces = pieces_of(manual() if text is None else text, tokenizer, min(longest, max_length))
+    begin, judge = pieces.chunk(2)
     start(model.base_model, original.base_model, begin, seed)
     fitting = judge[:, : window + global_tokens]
     judged = [fitting, judge] if window and fitting.shape[1] < judge.shape[1] else [judge]
@@ -114,6 +116,8 @@ def convert(
 
 def load(checkpoint: str | Path, head: str | None = None, classes: int | None = None) -> tuple[Any, Any]:
     """The original, with the head it was saved with unless another is named, and its tokenizer."""
+    if head is not None and head not in HEADS:
+        raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
     check_there(checkpoint)
     config = hf.AutoConfig.from_pretrained(checkpoint)
     family = check_kind(checkpoint, config)
@@ -122,8 +126,17 @@ def load(checkpoint: str | Path, head: str | None = None, classes: int | None = 
         known = ", ".join(family + each for each in (*HEADS, *DROPPED))
         raise ValueError(f"{checkpoint} holds a {named}; of this kind, {known} can be converted")
     labels = {} if classes is None else dict(num_labels=classes)
-    model = getattr(hf, named).from_pretrained(checkpoint, dtype=torch.float32, **labels).eval()
-    return model, hf.AutoTokenizer.from_pretrained(checkpoint)
+    try:
+        model = getattr(hf, named).from_pretrained(checkpoint, dtype=torch.float32, **labels).eval()
+    except SafetensorError as error:
+        raise ValueError(f"the weights of {checkpoint} cannot be read: {error}") from error
+    tokenizer = hf.AutoTokenizer.from_pretrained(checkpoint)
+    if len(tokenizer) < config.vocab_size // 2:  # transformers makes an empty one where there is none
+        raise ValueError(
+            f"{checkpoint} has no tokenizer of its own: {len(tokenizer):,} tokens for a vocabulary of "
+            f"{config.vocab_size:,}"
+        )
+    return model, tokenizer
 
 
 def check_kind(checkpoint: str | Path, config: Any) -> str:
@@ -174,7 +187,8 @@ def take(model: Any, original: Any, renamed: dict[str, str], *, strict: bool) ->
         if name.endswith("embeddings.position_embeddings.weight"):
             tensor = longer(tensor, count, first)
         weights[name] = tensor
-    model.load_state_dict(weights, strict=strict)
+    missing = model.load_state_dict(weights, strict=strict).missing_keys
+    assert all(".attention.self.rows." in name or ".attention.self.norm." in name for name in missing), missing
 
 
 def longer(positions: Tensor, length: int, first: int) -> Tensor:
@@ -191,7 +205,8 @@ def manual() -> str:
 
 
 def pieces_of(text: str, tokenizer: Any, length: int) -> Tensor:
-    """Up to 2 · PIECES from all over the text, [P, length], each between the tokens that begin and end a text."""
+    """Up to 2 · PIECES from all over the text (or its beginning, if it is very long), [P, length], each between the
+    tokens that begin and end a text."""
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     size = length - 2
     tokens = tokenizer(text[: 400 * size * PIECES], add_special_tokens=False, verbose=False)["input_ids"]

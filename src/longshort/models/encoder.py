@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from longshort.nn.spec import Full, LongShort
 
 USUAL = LongShort(window=128, rank=64)
-MISSING = "pretrained encoders need transformers: pip install 'longshort[encoders]'"
 
 
 def check_there(checkpoint: str | Path) -> None:
-    """What cannot be a name on the hub has to be a folder."""
+    """What cannot be a name on the hub has to be a folder with a model."""
     name, path = str(checkpoint), Path(checkpoint)
-    if not path.is_dir() and (path.is_absolute() or name.count("/") > 1 or name.startswith(".")):
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise FileNotFoundError(f"{checkpoint} holds no model: config.json is not there")
+    elif path.exists():
+        raise ValueError(f"{checkpoint} is a file: give the folder it is in")
+    elif path.is_absolute() or name.count("/") > 1 or name.startswith(".") or ("/" in name and path.parent.is_dir()):
         raise FileNotFoundError(f"{checkpoint} is not there: give the folder of a model, or a name on the hub")
 
 
@@ -55,64 +59,68 @@ class EncoderConfig:
         return None
 
     def build(self) -> nn.Module:
-        if find_spec("transformers") is None:
-            raise ImportError(MISSING)
-        import torch
-        import transformers as hf
-
+        from longshort.hugging import hf, quiet
         from longshort.models.convert import convert, lengthened, load
 
-        kind = hf.AutoConfig.from_pretrained(self.checkpoint).model_type
-        if kind.startswith("longshort-"):
-            return self.build_converted()
-        if isinstance(self.attention, Full):
-            torch.manual_seed(self.seed)
-            original, _ = load(self.checkpoint, self.head, self.labels)
-            model: nn.Module = lengthened(original, self.length)
-            return model
-        return convert(
-            self.checkpoint,
-            max_length=self.length,
-            window=self.attention.window,
-            rank=self.attention.rank,
-            dual_norm=self.attention.dual_norm,
-            head=self.head,
-            classes=self.labels,
-            seed=self.seed,
-        ).model
+        check_there(self.checkpoint)
+        torch.manual_seed(self.seed)
+        with quiet():
+            config = hf.AutoConfig.from_pretrained(self.checkpoint)
+            if config.model_type.startswith("longshort-"):
+                return self.build_converted(config)
+            if isinstance(self.attention, Full):
+                original, _ = load(self.checkpoint, self.head, self.labels)
+                model: nn.Module = lengthened(original, self.length)
+                return model
+            return convert(
+                self.checkpoint,
+                max_length=self.length,
+                window=self.attention.window,
+                rank=self.attention.rank,
+                dual_norm=self.attention.dual_norm,
+                head=self.head,
+                classes=self.labels,
+                seed=self.seed,
+            ).model
 
-    def build_converted(self) -> nn.Module:
-        import transformers as hf
-
-        config = hf.AutoConfig.from_pretrained(self.checkpoint)
-        has = LongShort(config.window, config.rank, config.dual_norm)
-        if has != self.attention:
-            raise ValueError(f"{self.checkpoint} was converted with {has}, and {self.attention} is asked for")
+    def build_converted(self, config: Any) -> nn.Module:
+        if LongShort(config.window, config.rank, config.dual_norm) != self.attention:
+            asked = "full attention" if isinstance(self.attention, Full) else self.attention
+            raise ValueError(
+                f"{self.checkpoint} was converted with window {config.window} and rank {config.rank} (--attention "
+                f"{config.window},{config.rank}), and {asked} is asked for"
+            )
         if config.longest < self.length:
-            raise ValueError(f"{self.checkpoint} reads {config.longest:,} tokens, and {self.length:,} are asked for")
+            raise ValueError(
+                f"{self.checkpoint} reads {config.longest:,} tokens (--length {config.longest}), and "
+                f"{self.length:,} are asked for"
+            )
         labels = {} if self.labels is None else dict(num_labels=self.labels)
-        model: nn.Module = self.auto.from_pretrained(self.checkpoint, **labels)
+        model: nn.Module = self.auto.from_pretrained(self.checkpoint, dtype=torch.float32, **labels)
         return model
 
     def read(self, folder: Path) -> nn.Module:
         """A model of this config, from where `files` and its weights were written."""
         import longshort.models.roberta  # noqa: F401  makes transformers know its models
+        from longshort.hugging import quiet
 
-        model: nn.Module = self.auto.from_pretrained(folder)
+        with quiet():
+            model: nn.Module = self.auto.from_pretrained(folder, dtype=torch.float32)
         return model
 
     @property
     def auto(self) -> Any:
-        import transformers as hf
+        from longshort.hugging import hf
 
         return getattr(hf, f"AutoModel{self.head.removeprefix('Model')}")
 
     def files(self, model: Any) -> Mapping[str, bytes]:
         """As transformers writes them: a checkpoint is one of its models."""
-        from transformers import AutoTokenizer
+        from longshort.hugging import hf, quiet
 
         model.config.architectures = [type(model).__name__]
-        tokenizer = AutoTokenizer.from_pretrained(self.checkpoint)
+        with quiet():
+            tokenizer = hf.AutoTokenizer.from_pretrained(self.checkpoint)
         tokenizer.model_max_length = self.length
         with TemporaryDirectory() as folder:
             model.config.save_pretrained(folder)

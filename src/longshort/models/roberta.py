@@ -8,20 +8,19 @@ Everything but the attention is transformers' own. B batch, N tokens, C width.
 """
 # no `from __future__ import annotations`: transformers reads the type of `config`
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import transformers as hf
 from torch import Tensor, nn
-from transformers.models.bert.modeling_bert import BertLayer
-from transformers.models.roberta.modeling_roberta import RobertaLayer
 
+from longshort.hugging import hf
 from longshort.nn.attention import LongShortAttention
 from longshort.nn.order import Order, first_tokens, marked_tokens
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class LongShortSettings:
     """What long-short attention adds to a config of transformers.
 
@@ -96,6 +95,7 @@ class Encoder:
 
     config: Any
     encoder: Any
+    questions: bool = False  # whether texts are questions with what may answer them
 
     def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
         super().__init__(config, add_pooling_layer)  # type: ignore[call-arg]
@@ -118,24 +118,23 @@ class Encoder:
         tokens = inputs_embeds if input_ids is None else input_ids
         if tokens is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, and not both")
-        if kwargs.get("output_attentions"):
+        if kwargs.get("output_attentions", self.config.output_attentions):
             raise ValueError("output_attentions: long-short attention keeps no weights of attention")
         if tokens.shape[1] > self.config.longest:
             raise ValueError(
                 f"texts of {tokens.shape[1]:,} tokens are longer than the model's {self.config.longest:,}: "
                 "cut them (truncation=True)"
             )
-        mask, marked = (
-            as_mask("attention_mask", attention_mask),
-            as_mask("global_attention_mask", global_attention_mask),
-        )
+        mask = as_mask("attention_mask", attention_mask, tokens)
+        marked = as_mask("global_attention_mask", global_attention_mask, tokens)
+        if marked is None and self.questions and input_ids is not None and self.config.separator is not None:
+            marked = question(input_ids, mask, self.config.separator)
+        if marked is None:
+            order = first_tokens(tokens, mask, self.config.global_tokens)
+        else:
+            order = marked_tokens(tokens, mask, marked)
         if position_ids is None and mask is not None:  # so that the place of the padding does not matter
             position_ids = self.first_position + (mask.cumsum(1) - 1).clamp(min=0)
-        order = (
-            first_tokens(tokens, mask, self.config.global_tokens)
-            if marked is None
-            else marked_tokens(tokens, mask, marked)
-        )
         return super().forward(  # type: ignore[misc]
             input_ids=input_ids,
             token_type_ids=token_type_ids,
@@ -153,49 +152,58 @@ class Encoder:
         return None, None  # transformers' are N × N, and the order has ours
 
 
-def as_mask(name: str, given: Tensor | None) -> Tensor | None:
+def as_mask(name: str, given: Tensor | None, tokens: Tensor) -> Tensor | None:
     """Bool, [B, N], from the numbers that transformers has for it."""
-    if given is not None and given.dim() != 2:
-        raise ValueError(f"{name} must be [batch, tokens], got {tuple(given.shape)}")
+    if given is not None and given.shape != tokens.shape[:2]:
+        raise ValueError(f"{name} must be [batch, tokens], {tuple(tokens.shape[:2])}, got {tuple(given.shape)}")
     return None if given is None else given.bool()
 
 
 class Head:
-    """A model of transformers on top of the long-short encoder."""
+    """A model of transformers on top of the long-short encoder; global_attention_mask is an argument of its forward
+    that Trainer knows of."""
 
     base_model_prefix: str
     encoder_class: ClassVar[Any]
+    questions: ClassVar[bool] = False
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         pools = getattr(self, self.base_model_prefix).pooler is not None
-        setattr(self, self.base_model_prefix, self.encoder_class(config, add_pooling_layer=pools))
+        encoder = self.encoder_class(config, add_pooling_layer=pools)
+        encoder.questions = self.questions
+        setattr(self, self.base_model_prefix, encoder)
         self.post_init()  # type: ignore[attr-defined]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        theirs = inspect.signature(cls.forward)
+        *known, rest = theirs.parameters.values()
+        ours = inspect.Parameter(
+            "global_attention_mask", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Tensor | None
+        )
 
-class QuestionHead(Head):
-    """The tokens of the question are global."""
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return super(cls, self).forward(*args, **kwargs)  # type: ignore[misc]
 
-    config: Any
+        forward.__signature__ = theirs.replace(parameters=[*known, ours, rest])  # type: ignore[attr-defined]
+        cls.forward = forward
 
-    def forward(self, input_ids: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("global_attention_mask") is None and input_ids is not None and self.config.separator is not None:
-            kwargs["global_attention_mask"] = question(input_ids, self.config.separator)
-        return super().forward(input_ids, *args, **kwargs)  # type: ignore[misc]
+    forward: Any
 
 
-def question(tokens: Tensor, separator: int) -> Tensor:
-    """Marks the tokens up to the first separator, [B, N]; where there is none, the first token."""
-    ends = tokens == separator
+def question(tokens: Tensor, mask: Tensor | None, separator: int) -> Tensor:
+    """Marks the tokens up to the first separator, [B, N]; where there is none, or nothing follows it, the first one."""
+    real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+    ends = (tokens == separator) & real
     before = ends.cumsum(1) - ends.long() == 0
-    first = torch.zeros_like(before)
-    first[:, :1] = True
-    return torch.where(ends.any(1, keepdim=True), before, first)
+    first = real & (real.cumsum(1) == 1)
+    return torch.where((real & ~before).any(1, keepdim=True), before & real, first)
 
 
 class LongShortRobertaModel(Encoder, hf.RobertaModel):  # type: ignore[misc]
     config: LongShortRobertaConfig
-    _can_record_outputs: Any = {"hidden_states": RobertaLayer}  # noqa: RUF012
+    _can_record_outputs: Any = {"hidden_states": hf.models.roberta.modeling_roberta.RobertaLayer}  # noqa: RUF012
 
 
 class LongShortRobertaForMaskedLM(Head, hf.RobertaForMaskedLM):
@@ -213,14 +221,15 @@ class LongShortRobertaForTokenClassification(Head, hf.RobertaForTokenClassificat
     encoder_class = LongShortRobertaModel
 
 
-class LongShortRobertaForQuestionAnswering(QuestionHead, hf.RobertaForQuestionAnswering):
+class LongShortRobertaForQuestionAnswering(Head, hf.RobertaForQuestionAnswering):
     config: LongShortRobertaConfig
     encoder_class = LongShortRobertaModel
+    questions = True
 
 
 class LongShortBertModel(Encoder, hf.BertModel):  # type: ignore[misc]
     config: LongShortBertConfig
-    _can_record_outputs: Any = {"hidden_states": BertLayer}  # noqa: RUF012
+    _can_record_outputs: Any = {"hidden_states": hf.models.bert.modeling_bert.BertLayer}  # noqa: RUF012
 
 
 class LongShortBertForMaskedLM(Head, hf.BertForMaskedLM):
@@ -238,9 +247,10 @@ class LongShortBertForTokenClassification(Head, hf.BertForTokenClassification):
     encoder_class = LongShortBertModel
 
 
-class LongShortBertForQuestionAnswering(QuestionHead, hf.BertForQuestionAnswering):
+class LongShortBertForQuestionAnswering(Head, hf.BertForQuestionAnswering):
     config: LongShortBertConfig
     encoder_class = LongShortBertModel
+    questions = True
 
 
 FAMILIES: dict[type, tuple[Any, dict[Any, Any]]] = {

@@ -5,43 +5,64 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from longshort.data.text import open_text
-from longshort.models.encoder import MISSING
 from longshort.train.checkpoint import write_whole
 
 if TYPE_CHECKING:  # transformers is not part of the core install
     from longshort.models.convert import Moved
 
 
-def convert(checkpoint: str, out: Path, *, text: Path | None, **settings: Any) -> None:
+def write_converted(
+    checkpoint: str,
+    out: Path,
+    *,
+    max_length: int,
+    window: int,
+    rank: int,
+    global_tokens: int,
+    dual_norm: bool,
+    eps: float,
+    text: Path | None,
+    head: str | None,
+    classes: int | None,
+    seed: int,
+) -> None:
     """Write the long-short model as a whole or not at all, and print how far its hidden states moved."""
-    if find_spec("transformers") is None:
-        raise ImportError(MISSING)
+    from longshort.hugging import quiet
+    from longshort.models.convert import convert
+
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is there already: give another --out, or remove it")
     given = None if text is None else open_text(text).tobytes().decode(errors="replace")
-    from transformers.utils.logging import disable_progress_bar
-
-    from longshort.models import convert
-
-    disable_progress_bar()
-    with Console(stderr=True).status(f"converting {checkpoint}"):
-        found = convert.convert(checkpoint, text=given, **settings)
+    with quiet(), Console(stderr=True).status(f"converting {checkpoint}"):
+        found = convert(
+            checkpoint,
+            max_length=max_length,
+            window=window,
+            rank=rank,
+            global_tokens=global_tokens,
+            dual_norm=dual_norm,
+            eps=eps,
+            text=given,
+            head=head,
+            classes=classes,
+            seed=seed,
+        )
     unfinished = out.with_name(f"{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    found.save(unfinished)
+    with quiet():
+        found.save(unfinished)
     write_whole(unfinished / "moved.json", json.dumps([asdict(each) for each in found.moved], indent=1).encode())
     unfinished.replace(out)
     console = Console()
     console.print(table(found.moved))
-    console.print(f"{out}: reads {settings['max_length']:,} tokens", soft_wrap=True, highlight=False)
+    console.print(f"{out}: reads {max_length:,} tokens", soft_wrap=True, highlight=False)
 
 
 def table(moved: tuple[Moved, ...]) -> Table:
