@@ -55,10 +55,14 @@ def load_model(name: str, device: torch.device | str, which: Literal["best", "la
         raise FileNotFoundError(f"{name} is not there: give the folder of a run or of a model, or a name on the hub")
     if not Path(path).is_dir():
         hf_hub_download(path, "config.json")  # which says what is wrong, where the mixin does not
+    if isinstance(task_of(name), Masking):
+        raise ValueError(f"{name} restores hidden tokens, and is judged while it trains: dev_loss in its log.jsonl")
     config = Path(path) / "config.json"
     try:
-        if config.exists() and "classes" in json.loads(config.read_text()):
-            raise ValueError(f"{name} is a classifier, or what one starts from, and not a language model")
+        known = json.loads(config.read_text()) if config.exists() else {}
+        if "classes" in known or "model_type" in known:
+            kind = f"a model of kind {known['model_type']}" if "model_type" in known else "a classifier"
+            raise ValueError(f"{name} is {kind}, or what one starts from, and not a language model over characters")
         with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
             return CharLM.from_pretrained(path).to(device).eval()
     except SafetensorError as error:
@@ -86,6 +90,15 @@ def find_run(name: str) -> Run | None:
         if (folder / "run.json").exists():
             return read_run(folder / "run.json")
     return None
+
+
+def task_of(name: str) -> Any:
+    """Of the model's run; None without one, or where the task is the user's own, which only their code can read."""
+    try:
+        run = find_run(name)
+    except ValueError:
+        return None
+    return None if run is None else run.task
 
 
 def classifies(task: Any) -> TypeGuard[Classification]:
@@ -168,6 +181,7 @@ __all__ = [
     "moved",
     "named_if_missing",
     "protocol_of",
+    "task_of",
     "texts_of",
     "warn_if_changed",
     "work",

@@ -39,6 +39,7 @@ from longshort.evaluate import (
     moved,
     named_if_missing,
     protocol_of,
+    task_of,
     texts_of,
     warn_if_changed,
     work,
@@ -130,11 +131,7 @@ def make_room(out: Path | None) -> None:
 
 
 def is_classifier(name: str) -> bool:
-    try:
-        run = find_run(name)
-    except ValueError:  # a task of the user's own, which only their code can read
-        return False
-    return run is not None and classifies(run.task)
+    return classifies(task_of(name))
 
 
 def judge_classifier(
