@@ -25,12 +25,12 @@ def test_all_lines_are_trained_judged_and_written_once(tmp_path, capsys):
     wish = ["report", "imdb", "--data", "imdb", "--checkpoint", "tiny", "--length", "70", "--steps", "2", "--cpu"]
     assert main([*wish, "--seeds", "1"]) == 0
     told = capsys.readouterr().out
-    facts = json.loads((tmp_path / "out/imdb/imdb.2steps.json").read_text())["lines"]
-    assert [fact["line"] for fact in facts] == ["full/40", "full/70", "128,64/70"]
+    facts = json.loads((tmp_path / "out/imdb/imdb.tiny.2steps.json").read_text())["lines"]
+    assert [fact["line"] for fact in facts] == ["tiny/full/40", "tiny/full/70", "tiny/128,64/70"]
     for fact in facts:
         assert set(fact["accuracy"]) == {"test", "longest tenth"} and len(fact["accuracy"]["test"]) == 1
-    written = (tmp_path / "out/imdb/imdb.2steps.md").read_text()
-    assert written in told and "not yet run" not in written and "| long-short, 128,64 | 70 |" in written
+    written = (tmp_path / "out/imdb/imdb.tiny.2steps.md").read_text()
+    assert written in told and "not yet run" not in written and "| tiny | long-short, 128,64 | 70 |" in written
     first = (tmp_path / "out/imdb").rglob("judged.json")
     times = {path: path.stat().st_mtime_ns for path in first}
     assert len(times) == 3
@@ -47,13 +47,14 @@ def test_what_was_not_run_is_said(tmp_path, capsys):
 
 def test_lines():
     lines = lines_of("x", 2048)
-    assert [line.name for line in lines] == ["full/40", "full/2048", "128,64/2048"]
+    assert [line.name for line in lines] == ["x/full/40", "x/full/2048", "x/128,64/2048"]
     assert [line.run(1).name for line in lines] == [
-        "roberta.imdb.full.n40.seed1",
-        "roberta.imdb.full.n2048.seed1",
-        "roberta.imdb.w128r64.n2048.seed1",
+        "roberta.imdb.x.full.n40.seed1",
+        "roberta.imdb.x.full.n2048.seed1",
+        "roberta.imdb.x.w128r64.n2048.seed1",
     ]
+    assert [line.name for line in lines_of("x", 40)] == ["x/full/40", "x/128,64/40"]
     found = Found(Line("x", "8,4", 70), {"test": [90.0, 91.0], "longest tenth": [80.0, 80.0]}, [2.0, 3.0], ["a", "a"])
     found.ms, found.mib = 12.34, 2048.0
-    row = "| long-short, 8,4 | 70 | 90.50 ± 0.71 (2 seeds) | 80.00 ± 0.00 (2 seeds) | 12.3 | 2,048 | 2.5 | a |"
+    row = "| x | long-short, 8,4 | 70 | 90.50 ± 0.71 (2 seeds) | 80.00 ± 0.00 (2 seeds) | 12.3 | 2,048 | 2.5 | a |"
     assert row in markdown([found])

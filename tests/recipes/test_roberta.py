@@ -47,7 +47,7 @@ def test_the_reviews():
     assert {imdb(attention=a, length=n, seed=s).name for a in ("8,4", "full") for n in (5, 6) for s in (0, 1)} == {
         f"roberta.imdb.{a}.n{n}.seed{s}" for a in ("w8r4", "full") for n in (5, 6) for s in (0, 1)
     }
-    with pytest.raises(ValueError, match="attention must be WINDOW,RANK or full"):
+    with pytest.raises(ValueError, match="attention must be WINDOW,RANK, such as 128,64, or full, got 'linformer'"):
         imdb(attention="linformer")
 
 
@@ -59,7 +59,10 @@ def test_from_a_checkpoint_to_a_judged_classifier(kind, tmp_path, capsys, monkey
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES * 200))
     data = ["--data", "text.txt", "--checkpoint", "tiny"]
     assert main(["train", "roberta.base", *data, *SMALL, "--steps", "4", "--save-every", "2"]) == 0
-    run = "out/roberta.base.w8r4.n80.seed0"
+    run = "out/roberta.base.tiny.w8r4.n80.seed0"
+    capsys.readouterr()
+    assert main(["evaluate", run, "--cpu"]) == 1
+    assert "restores hidden tokens, and is judged while it trains" in capsys.readouterr().err
     losses = [line["loss"] for line in read_log(tmp_path / run) if "loss" in line]
     assert len(losses) == 4 and all(loss > 0 for loss in losses)
     model = hf.AutoModelForMaskedLM.from_pretrained(Checkpoints(tmp_path / run / "checkpoints").last())
@@ -70,7 +73,7 @@ def test_from_a_checkpoint_to_a_judged_classifier(kind, tmp_path, capsys, monkey
     data = ["--data", str(reviews(tmp_path / "imdb")), "--checkpoint", run]
     assert main(["train", "roberta.imdb", *data, *SMALL, "--steps", "6", "--save-every", "3"]) == 0
     capsys.readouterr()
-    run = "out/roberta.imdb.w8r4.n80.seed0"
+    run = "out/roberta.imdb.base.tiny.w8r4.n80.seed0.w8r4.n80.seed0"
     assert main(["evaluate", run, "--cpu", "--out", "judged.json"]) == 0
     told = capsys.readouterr().out
     assert "dev:" in told and "test:" in told and "longest" in told
@@ -89,7 +92,7 @@ def test_a_run_goes_on_where_it_stopped(recipe, tmp_path, monkeypatch, caplog):
         data.write_text("\n".join(SENTENCES * 200))
     wish = ["train", recipe, "--data", str(data), "--checkpoint", "tiny", *SMALL, "--save-every", "2"]
     assert main([*wish, "--steps", "4", "--out", "whole"]) == 0
-    name = f"{recipe}.w8r4.n80.seed0"
+    name = f"{recipe}.tiny.w8r4.n80.seed0"
     assert main([*wish, "--steps", "4", "--out", "parts"]) == 0
     checkpoints = tmp_path / "parts" / name / "checkpoints"
     last = Checkpoints(checkpoints).last()
@@ -108,7 +111,7 @@ def test_full_attention_on_longer_texts(tmp_path, monkeypatch):
     tiny_checkpoint(tmp_path / "tiny", "bert")
     data = ["--data", str(reviews(tmp_path / "imdb")), "--checkpoint", "tiny", "--attention", "full"]
     assert main(["train", "roberta.imdb", *data, *SMALL[2:], "--steps", "1"]) == 0
-    folder = Checkpoints(tmp_path / "out/roberta.imdb.full.n80.seed0/checkpoints").last()
+    folder = Checkpoints(tmp_path / "out/roberta.imdb.tiny.full.n80.seed0/checkpoints").last()
     model = hf.AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.config.model_type == "bert" and model(torch.ones(1, 80, dtype=torch.long)).logits.isfinite().all()
 

@@ -7,6 +7,7 @@ checkpoints of all these runs are models of transformers.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from longshort.data.imdb import Imdb
@@ -19,6 +20,8 @@ from longshort.recipes.lra import attention_label, attention_named
 from longshort.tasks.text import MaskedText, TextClassification
 from longshort.train import AdamW, Run, Schedule
 
+USUAL = ("roberta-base", "roberta-large")  # that recipes begin with
+
 
 def base(
     data: Path,
@@ -26,6 +29,7 @@ def base(
     attention: str = "128,64",
     length: int = 4_096,
     pattern: str = "*",
+    batch: int = 64,
     seed: int = 0,
 ) -> Run:
     """RoBERTa-base, converted, restores hidden tokens of long texts, by Longformer's procedure as in the paper.
@@ -42,9 +46,10 @@ def base(
         attention: WINDOW,RANK, or full
         length: the most tokens of a text
         pattern: names of the files to read, in a folder
+        batch: pieces of a step
         seed: of what is new in the model, dropout, the order of pieces and what is hidden
     """
-    return masked("base", data, checkpoint, attention, length, pattern, seed)
+    return masked("base", data, checkpoint, attention, length, pattern, batch, seed)
 
 
 def large(
@@ -53,6 +58,7 @@ def large(
     attention: str = "128,64",
     length: int = 4_096,
     pattern: str = "*",
+    batch: int = 64,
     seed: int = 0,
 ) -> Run:
     """RoBERTa-large, converted, restores hidden tokens of long texts, as roberta.base.
@@ -67,20 +73,23 @@ def large(
         attention: WINDOW,RANK, or full
         length: the most tokens of a text
         pattern: names of the files to read, in a folder
+        batch: pieces of a step
         seed: of what is new in the model, dropout, the order of pieces and what is hidden
     """
-    return masked("large", data, checkpoint, attention, length, pattern, seed)
+    return masked("large", data, checkpoint, attention, length, pattern, batch, seed)
 
 
-def masked(name: str, data: Path, checkpoint: str, attention: str, length: int, pattern: str, seed: int) -> Run:
+def masked(
+    name: str, data: Path, checkpoint: str, attention: str, length: int, pattern: str, batch: int, seed: int
+) -> Run:
     start = found(checkpoint)
     return Run(
-        name=run_name(name, attention, length, seed),
+        name=run_name(name, checkpoint, attention, length, seed),
         model=MaskedEncoderConfig(start, length=length, attention=known(attention), seed=seed),
         task=MaskedText(
             Documents(FileSource(data, pattern, test_share=0.0), start, length),
             length=length,
-            sequences=64,
+            sequences=batch,
             order=seed,
             judged=8,
             judge_most=400,
@@ -101,6 +110,7 @@ def imdb(
     attention: str = "128,64",
     length: int = 4_096,
     rate: float = 3e-5,
+    batch: int = 32,
     seed: int = 0,
 ) -> Run:
     """Table 3: whether a review of IMDb is positive, by a converted encoder.
@@ -117,13 +127,16 @@ def imdb(
         attention: WINDOW,RANK, or full (the original's own, with its positions repeated)
         length: the most tokens of a review, which is cut there
         rate: of learning, at its highest
+        batch: reviews of a step
         seed: of what is new in the model, dropout and the order of reviews
     """
     start = found(checkpoint)
     return Run(
-        name=run_name("imdb", attention, length, seed),
+        name=run_name("imdb", checkpoint, attention, length, seed),
         model=TextClassifierConfig(start, length=length, attention=known(attention), seed=seed),
-        task=TextClassification(Tokenised(Imdb(data, held_out=0.1), start), length=length, order=seed, judged=64),
+        task=TextClassification(
+            Tokenised(Imdb(data, held_out=0.1), start), length=length, sequences=batch, order=seed, judged=64
+        ),
         steps=3_515,
         optimizer=AdamW(lr=rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01),
         schedule=Schedule("linear", warmup=352),
@@ -136,17 +149,26 @@ def imdb(
 
 
 def found(checkpoint: str) -> str:
-    """Of a run, its best checkpoint."""
-    check_there(checkpoint)
-    return find_model(checkpoint)
+    """Of a run, its best checkpoint; a folder wherever one is."""
+    where = find_model(checkpoint)
+    check_there(where)
+    return str(Path(where).resolve()) if Path(where).is_dir() else where
 
 
-def run_name(name: str, attention: str, length: int, seed: int) -> str:
-    return f"roberta.{name}.{attention_label(attention)}.n{length}.seed{seed}"
+def run_name(name: str, checkpoint: str, attention: str, length: int, seed: int) -> str:
+    """With the checkpoint's own name, unless it is the one that a recipe has by itself."""
+    own = "" if checkpoint in USUAL else f".{label_of(checkpoint)}"
+    return f"roberta.{name}{own}.{attention_label(attention)}.n{length}.seed{seed}"
+
+
+def label_of(checkpoint: str) -> str:
+    """Short, for names of folders: that of its own folder, or on the hub."""
+    return Path(checkpoint).name.removeprefix("roberta.")
 
 
 def known(attention: str) -> LongShort | Full:
+    if attention != "full" and not re.fullmatch(r"\d+,\d+", attention):
+        raise ValueError(f"attention must be WINDOW,RANK, such as 128,64, or full, got {attention!r}")
     spec = attention_named(attention)
-    if not isinstance(spec, LongShort | Full):
-        raise ValueError(f"attention must be WINDOW,RANK or full, which pretrained encoders know, got {attention!r}")
+    assert isinstance(spec, LongShort | Full)
     return spec

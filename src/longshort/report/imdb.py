@@ -12,17 +12,17 @@ from pathlib import Path
 from rich.console import Console
 
 from longshort.bench.run import write_json
-from longshort.recipes.roberta import imdb
+from longshort.recipes.roberta import imdb, label_of
 from longshort.report.runs import Wish, done, time_steps, timed, train_all
 from longshort.report.table import spread
 from longshort.train import Run, TrainingError
 from longshort.train.checkpoint import write_whole
 
 SHORT = 512  # tokens that the originals read
-COLUMNS = ("attention", "tokens", "test set, %", "longest tenth, %", "ms a step", "MiB", "minutes", "on")
+COLUMNS = ("checkpoint", "attention", "tokens", "test set, %", "longest tenth, %", "ms a step", "MiB", "minutes", "on")
 NOTE = (
     "The checkpoint that is best on a tenth of the training set is judged. The longest tenth is of the test set, by "
-    "tokens before any cut. Minutes are of all training, with its evaluations; steps were timed by themselves."
+    "tokens before any cut. Minutes are of all training, with its evaluations; steps are timed by themselves, on a GPU."
 )
 SETS = ("test", "longest tenth")
 
@@ -38,7 +38,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        return f"{self.attention}/{self.length}"
+        return f"{label_of(self.checkpoint)}/{self.attention}/{self.length}"
 
     @property
     def title(self) -> str:
@@ -49,11 +49,9 @@ class Line:
 
 
 def lines_of(checkpoint: str, length: int) -> tuple[Line, ...]:
-    return (
-        Line(checkpoint, "full", SHORT),
-        Line(checkpoint, "full", length),
-        Line(checkpoint, "128,64", length),
-    )
+    """checkpoint: as it was before any conversion."""
+    full = [Line(checkpoint, "full", tokens) for tokens in dict.fromkeys((SHORT, length))]
+    return (*full, Line(checkpoint, "128,64", length))
 
 
 @dataclass
@@ -77,7 +75,7 @@ def report(wish: Wish[Line], *, console: Console) -> list[Found]:
     time_steps(wish, wish.lines if wish.train else (), console)
     found = [f for f in write(wish) if f.line in wish.lines]
     console.print(markdown(found), highlight=False, markup=False, soft_wrap=True)
-    where = f"written to {wish.file('imdb', 'md')} and {wish.file('imdb', 'json').name}"
+    where = f"written to {wish.file(file_of(wish), 'md')} and {wish.file(file_of(wish), 'json').name}"
     console.print(where, highlight=False, soft_wrap=True)
     if failed:
         raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
@@ -101,9 +99,14 @@ def write(wish: Wish[Line]) -> list[Found]:
     """All of the table, whatever part of it is worked on."""
     found = [found_of(line, wish) for line in wish.table]
     facts = [asdict(f) | {"line": f.line.name, "checkpoint": f.line.checkpoint} for f in found]
-    write_json({"lines": facts}, wish.file("imdb", "json"))
-    write_whole(wish.file("imdb", "md"), (markdown(found) + "\n").encode())
+    write_json({"lines": facts}, wish.file(file_of(wish), "json"))
+    write_whole(wish.file(file_of(wish), "md"), (markdown(found) + "\n").encode())
     return found
+
+
+def file_of(wish: Wish[Line]) -> str:
+    """Each checkpoint has a table of its own."""
+    return f"imdb.{label_of(wish.table[0].checkpoint)}"
 
 
 def markdown(found: Sequence[Found]) -> str:
@@ -113,6 +116,7 @@ def markdown(found: Sequence[Found]) -> str:
 
 def row(f: Found) -> str:
     cells = (
+        label_of(f.line.checkpoint),
         f.line.title,
         f"{f.line.length:,}",
         *(spread(f.accuracy.get(name, [])) for name in SETS),
