@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def main(
     batch: int,
     rate: float,
 ) -> hf.Trainer:
-    start = converted(checkpoint, out / "converted", length, window, rank)
+    folder = out / f"converted.{Path(checkpoint).name}.n{length}w{window}r{rank}"
+    start = converted(checkpoint, folder, length, window, rank)
     tokenizer = hf.AutoTokenizer.from_pretrained(start)
     auto = hf.AutoModelForMaskedLM if masked else hf.AutoModelForSequenceClassification
     model = auto.from_pretrained(start)
@@ -66,6 +68,7 @@ def main(
     for item in read(data):
         tokens = tokenizer(item["text"], truncation=True, max_length=length)
         items.append(dict(tokens) if masked else dict(tokens, labels=item["label"]))
+    random.Random(0).shuffle(items)  # data often comes in the order of its labels
     held_out = max(len(items) // 10, 1)
     collator = (
         hf.DataCollatorForLanguageModeling(tokenizer) if masked else hf.DataCollatorWithPadding(tokenizer)
