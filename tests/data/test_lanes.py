@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshort.data import Lanes, Shard, open_text
+from longshort.data import Shard, open_text
+from longshort.data.lanes import Lanes
 
 LANES = st.builds(
     lambda lanes, length, more, seed: Lanes(

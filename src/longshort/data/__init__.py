@@ -1,4 +1,7 @@
-"""Files and generators to batches: corpora and texts in lanes, labelled sequences and pairs; knows no model."""
+"""Files and generators to batches: corpora and texts, labelled sequences and pairs; knows no model.
+
+What is imported here needs no PyTorch; lanes and images, which make its tensors, are imported by name.
+"""
 
 from longshort.data.aan import Aan
 from longshort.data.cifar10 import Cifar10
@@ -6,7 +9,6 @@ from longshort.data.corpus import CORPORA, Corpus, corpus
 from longshort.data.download import DownloadError, fetch
 from longshort.data.imdb import Imdb
 from longshort.data.labelled import Labelled, LabelledPairs, LabelledSplits, Sequences
-from longshort.data.lanes import Lanes
 from longshort.data.listops import ListOps
 from longshort.data.pathfinder import Pathfinder
 from longshort.data.shard import Shard
@@ -23,7 +25,6 @@ __all__ = [
     "Labelled",
     "LabelledPairs",
     "LabelledSplits",
-    "Lanes",
     "ListOps",
     "Pathfinder",
     "Sequences",
