@@ -1,45 +1,17 @@
 """The oracle vectors, computed in float64 from the paper's equations: outputs and all gradients."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from oracle import FILES, PARAMETERS, settings_of
 
 from longshort import CausalLongShortAttention, GridLongShortAttention, LongShortAttention
 
-FILES = sorted((Path(__file__).parents[1] / "fixtures").glob("*.npz"))
-PARAMETERS = {
-    "w_q": "query.weight",
-    "w_k": "key.weight",
-    "w_v": "value.weight",
-    "w_o": "out.weight",
-    "w_p": "rows.weight",
-    "b_q": "query.bias",
-    "b_k": "key.bias",
-    "b_v": "value.bias",
-    "b_o": "out.bias",
-    "b_p": "rows.bias",
-    "ln_local_w": "norm.local.weight",
-    "ln_local_b": "norm.local.bias",
-    "ln_global_w": "norm.global_.weight",
-    "ln_global_b": "norm.global_.bias",
-    "u": "positions.content_bias",
-    "v": "positions.position_bias",
-    "w_r": "positions.local.weight",
-    "w_g": "positions.rows.weight",
-    "b_g": "positions.rows.bias",
+LAYERS = {
+    "bidirectional": LongShortAttention,
+    "grid": GridLongShortAttention,
+    "causal": CausalLongShortAttention,
 }
-
-
-def build(kind, meta, width, **keywords):
-    common = dict(width=width, heads=meta["heads"], window=meta["window"], rank=meta["rank"], **keywords)
-    if kind == "bidirectional":
-        return LongShortAttention(**common)
-    if kind == "grid":
-        return GridLongShortAttention(**common)
-    kind = "sliding" if meta["sliding"] else "segment"
-    return CausalLongShortAttention(**common, segment=meta["segment"], positions=bool(meta["rel_pos"]), kind=kind)
 
 
 def load(layer, data):
@@ -62,9 +34,8 @@ def run(kind, layer, data, meta, x):
 def read(path, impl, dtype):
     """The layer with its weights, a function of x, and the oracle's arrays."""
     data = dict(np.load(path))
-    kind = path.stem.split("_")[0]
-    meta = {name[5:]: value.item() for name, value in data.items() if name.startswith("meta.")}
-    layer = build(kind, meta, data["x"].shape[2], impl=impl).to(dtype)
+    kind, meta, settings = settings_of(path, data)
+    layer = LAYERS[kind](**settings, impl=impl).to(dtype)
     load(layer, data)
     return layer, lambda x: run(kind, layer, data, meta, x), data
 
