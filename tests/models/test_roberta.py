@@ -81,6 +81,38 @@ def test_padding_changes_no_real_token(kind):
         torch.testing.assert_close(model(wide, mask).last_hidden_state[:, at], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32])
+def test_masks_of_zeros_and_ones_are_read_alike(dtype):
+    model, tokens = made("bert"), tokens_of(20, batch=2)
+    mask = torch.arange(20) < torch.tensor([[20], [13]])
+    for name in ("attention_mask", "global_attention_mask"):
+        expected = model(tokens, **{name: mask}).last_hidden_state
+        torch.testing.assert_close(model(tokens, **{name: mask.to(dtype)}).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -torch.inf, -10_000.0, torch.nan])
+def test_masks_that_are_added_to_scores_are_refused(low):
+    """They have 0 where a real token is."""
+    model, tokens = made("bert"), tokens_of(20, batch=2)
+    mask = torch.where(torch.arange(20) < torch.tensor([[20], [13]]), 0.0, low)
+    for name in ("attention_mask", "global_attention_mask"):
+        with pytest.raises(ValueError, match=rf"^{name} must be 0 or 1 everywhere, .*, got (-|nan)"):
+            model(tokens, **{name: mask})
+
+
+def test_no_number_of_an_ordinary_mask_is_waited_for():
+    """Of a tensor without content nothing could be asked."""
+    tokens = torch.zeros(2, 5, dtype=torch.long, device="meta")
+    for dtype in (torch.bool, torch.int64):
+        assert roberta.as_mask("attention_mask", tokens.to(dtype), tokens).dtype is torch.bool
+
+
+def test_compiled_masks_of_floats_make_one_graph():
+    compiled = torch.compile(roberta.as_mask, backend="eager", fullgraph=True)
+    mask = torch.tensor([[0.0, 1.0, 1.0]])
+    assert compiled("attention_mask", mask, mask).tolist() == [[False, True, True]]
+
+
 @both
 def test_a_window_over_all_without_rows_is_the_original(kind):
     """With the weights of transformers' own model, which differs in nothing else."""

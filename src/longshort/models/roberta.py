@@ -153,10 +153,19 @@ class Encoder:
 
 
 def as_mask(name: str, given: Tensor | None, tokens: Tensor) -> Tensor | None:
-    """Bool, [B, N], from the numbers that transformers has for it."""
-    if given is not None and given.shape != tokens.shape[:2]:
+    """Bool, [B, N], from the numbers that transformers has for it: 1 on real tokens.
+
+    It reads whatever is not 0 so, and a mask that is to be added to scores, with 0 on real tokens, the wrong way round.
+    """
+    if given is None:
+        return None
+    if given.shape != tokens.shape[:2]:
         raise ValueError(f"{name} must be [batch, tokens], {tuple(tokens.shape[:2])}, got {tuple(given.shape)}")
-    return None if given is None else given.bool()
+    if given.is_floating_point() and not torch.compiler.is_compiling():  # which could not wait for the answer
+        others = given[(given != 0) & (given != 1)]
+        if len(others):
+            raise ValueError(f"{name} must be 0 or 1 everywhere, not a mask to be added to scores, got {others[0]:g}")
+    return given.bool()
 
 
 class Head:
