@@ -212,6 +212,26 @@ def test_gradient_checkpointing_gives_the_same_gradients(kind):
 
 
 @both
+def test_attention_drops_weights_in_training_alone(kind):
+    """Nothing else is dropped here. The first token is global, which looks by a way of its own."""
+    tokens = tokens_of(40)
+
+    def states(model):
+        with torch.no_grad():
+            return model(tokens).last_hidden_state[0]  # [N, C]
+
+    dropping, keeping = (
+        made(kind, num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=p) for p in (0.5, 0.0)
+    )
+    expected = states(keeping)
+    assert torch.equal(states(dropping), expected) and torch.equal(states(keeping.train()), expected)
+    once, again = (states(dropping.train()) for _ in range(2))
+    for drawn in (expected, again):
+        assert ((once - drawn).abs().amax(1) > 1e-4).all()
+    assert torch.equal(states(dropping.eval()), expected)
+
+
+@both
 def test_embeddings_can_be_resized(kind):
     model = made(kind, hf.AutoModelForMaskedLM)
     with warnings.catch_warnings():
