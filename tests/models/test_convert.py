@@ -8,6 +8,7 @@ import transformers as hf
 from tiny_encoders import POSITIONS, SENTENCES, tiny_checkpoint
 
 from longshort.cli import main
+from longshort.models import convert as convert_module
 from longshort.models.convert import centres, convert, lengthened, load, manual
 from longshort.models.encoder import EncoderConfig, MaskedEncoderConfig, TextClassifierConfig
 from longshort.nn.spec import Full, LongShort
@@ -104,6 +105,30 @@ def test_rows_begin_as_what_typical_queries_read(tmp_path):
     nearest = torch.cdist(expected, rows).amin(3)  # of every query to the row that fits best
     apart = torch.cdist(expected, v.mean(2, keepdim=True))
     assert nearest.mean() < 0.05 * apart.mean()
+
+
+def test_what_is_begun_with_and_what_is_judged_are_different_text(tmp_path, monkeypatch):
+    """Both from all over it."""
+    tiny_checkpoint(tmp_path, "bert")
+    digits = torch.randint(10, (1_000,), generator=torch.Generator().manual_seed(0)).tolist()
+    begun, judged = [], []
+    for name, seen in (("start", begun), ("how_far", judged)):
+        does = getattr(convert_module, name)
+        monkeypatch.setattr(convert_module, name, lambda *a, seen=seen, does=does: seen.append(a[2]) or does(*a))
+    found = convert(tmp_path, text=" ".join(map(str, digits)), **SMALL)
+    first = found.tokenizer.convert_tokens_to_ids("0")
+
+    def places(pieces):
+        """In the text, of each piece without the tokens around it; ten digits stand nowhere twice."""
+        inside = [[token - first for token in piece if token >= first] for piece in pieces.tolist()]
+        starts = {tuple(digits[i : i + 10]): i for i in range(len(digits))}
+        return [set(range(i := starts[tuple(piece[:10])], i + len(piece))) for piece in inside]
+
+    assert [pieces.shape for pieces in (*begun, *judged)] == [(8, 64), (8, 17), (8, 64)]
+    ours, short, theirs = (places(pieces) for pieces in (*begun, *judged))
+    assert set.union(*ours).isdisjoint(set.union(*short, *theirs))
+    for half in (ours, theirs):
+        assert min(map(min, half)) < 100 and max(map(max, half)) > 900
 
 
 def test_the_same_seed_converts_alike(tmp_path):
