@@ -8,6 +8,8 @@ import torch
 import transformers as hf
 from tiny_encoders import tiny_tokenizer
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import longshort.models.roberta as roberta
 
@@ -229,6 +231,37 @@ def test_attention_drops_weights_in_training_alone(kind):
     for drawn in (expected, again):
         assert ((once - drawn).abs().amax(1) > 1e-4).all()
     assert torch.equal(states(dropping.eval()), expected)
+
+
+class Sizes(TorchDispatchMode):
+    """Of all tensors that are made, the largest number of elements."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **kwargs or {})
+        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        self.largest = max([self.largest, *(tensor.numel() for tensor in tensors)])
+        return made
+
+
+@both
+@pytest.mark.parametrize("where", ["no padding", "right", "left", "marked"])
+def test_no_tensor_is_quadratic_in_the_length(kind, where):
+    """Neither a mask nor scores, forward or backward, and wherever padding and global tokens stand."""
+    length = 3_001
+    model = made(kind, hf.AutoModelForTokenClassification, max_position_embeddings=length + 10, num_hidden_layers=1)
+    tokens = tokens_of(length)
+    mask = (torch.arange(length) < length - 100).long()[None]
+    given = {
+        "no padding": {},
+        "right": dict(attention_mask=mask),
+        "left": dict(attention_mask=mask.flip(1)),
+        "marked": dict(attention_mask=mask, global_attention_mask=(torch.arange(length) % 1_000 == 7).long()[None]),
+    }[where]
+    with Sizes() as sizes:
+        model.train()(tokens, **given, labels=tokens % 2).loss.backward()
+    assert model.config.hidden_size * length <= sizes.largest < length**2 / 20
 
 
 @both
