@@ -131,6 +131,37 @@ def test_what_is_begun_with_and_what_is_judged_are_different_text(tmp_path, monk
         assert min(map(min, half)) < 100 and max(map(max, half)) > 900
 
 
+@both
+def test_the_decoder_of_masked_tokens_is_the_embedding_of_words(kind, tmp_path):
+    tiny_checkpoint(tmp_path / "before", kind)
+    found = convert(tmp_path / "before", text=TEXT, **SMALL)
+    found.save(tmp_path / "after")
+    config = MaskedEncoderConfig(str(tmp_path / "after"), length=150, attention=LongShort(window=16, rank=4))
+    for model in (found.model, hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "after"), config.build()):
+        words, decoder = model.get_input_embeddings(), model.get_output_embeddings()
+        assert decoder.weight is words.weight
+        before = words.weight.detach().clone()
+        model.train()(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[8, 9, 10]])).loss.backward()
+        torch.optim.SGD(model.parameters(), lr=1.0).step()
+        moved = (words.weight - before).abs().amax(1) > 0
+        assert moved.all()  # those of words that were not read, through the decoder
+        model.save_pretrained(tmp_path / "trained")
+        again = hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "trained")
+        assert again.get_output_embeddings().weight is again.get_input_embeddings().weight
+        assert torch.equal(again.get_output_embeddings().weight, words.weight)
+
+
+@both
+def test_a_decoder_of_its_own_stays_so(kind, tmp_path):
+    original = tiny_checkpoint(tmp_path / "before", kind, tie_word_embeddings=False)
+    found = convert(tmp_path / "before", text=TEXT, **SMALL)
+    found.save(tmp_path / "after")
+    for model in (found.model, hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "after")):
+        decoder = model.get_output_embeddings().weight
+        assert torch.equal(decoder, original.get_output_embeddings().weight)
+        assert not torch.equal(decoder, model.get_input_embeddings().weight)
+
+
 def test_the_same_seed_converts_alike(tmp_path):
     tiny_checkpoint(tmp_path, "bert")
     once, again, other = (convert(tmp_path, text=TEXT, seed=seed, **SMALL).model.state_dict() for seed in (0, 0, 1))
