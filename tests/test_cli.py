@@ -401,6 +401,27 @@ def test_analyse_draws(trained, tmp_path, capsys):
         assert path.read_bytes().startswith(b"\x89PNG") and str(path) in capsys.readouterr().out
 
 
+FIGURES = ("visibility", "curves", "attention", "look", "similarity", "norms")
+
+
+@pytest.mark.parametrize("what", FIGURES)
+def test_figures_end_in_png(what, tmp_path, capsys):
+    """Numbers beside them in .json would otherwise be written over."""
+    for name in ("norms.json", "norms.pdf", "v1.2"):
+        assert main(["analyse", what, "--out", str(tmp_path / "new" / name)]) == 1
+        assert capsys.readouterr().err == f"longshort: out must end in .png, got {tmp_path / 'new' / name}\n"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_figure_without_an_ending_gets_its_own(tmp_path, capsys):
+    assert main(["analyse", "visibility", "--out", str(tmp_path / "seen")]) == 0
+    assert capsys.readouterr().out == f"visibility: {tmp_path / 'seen.png'}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["seen.png"]
+    assert main(["analyse", "visibility", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"longshort: out must be a file, and {tmp_path} is a folder\n"
+    assert terminal.as_png(tmp_path / "x.PNG") == tmp_path / "x.PNG"
+
+
 def test_runs_of_one_name_are_all_drawn(trained, tmp_path, monkeypatch):
     other = tmp_path / trained.name
     shutil.copytree(trained, other)

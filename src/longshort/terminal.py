@@ -130,6 +130,15 @@ def make_room(out: Path | None) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
 
 
+def as_png(out: Path) -> Path:
+    """Where a figure goes: a name without an ending is given one. Numbers may go beside it, into a .json file."""
+    if out.suffix.lower() == ".png" or out.is_dir():  # which make_room refuses
+        return out
+    if out.suffix:
+        raise ValueError(f"out must end in .png, got {out}")
+    return out.with_name(f"{out.name}.png")
+
+
 def is_classifier(name: str) -> bool:
     return classifies(task_of(name))
 
@@ -303,7 +312,7 @@ def draw(
     prompt: Path | None,
 ) -> None:
     """Write the figure, and say where."""
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     if what == "visibility":
         draw_visibility(out)
     elif what == "curves":

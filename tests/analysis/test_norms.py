@@ -147,13 +147,15 @@ def test_padding_is_refused():
         ratios_of_encoder(ENCODER.build(), torch.tensor([[1, 2, 0]]))
 
 
-def test_without_models_three_are_made(tmp_path, monkeypatch):
+def test_without_models_three_are_made(tmp_path, monkeypatch, capsys):
     for kind, config in {"language": TEXT_MODEL, "encoder": ENCODER, "vision": CVT}.items():
         monkeypatch.setitem(AT_START, kind, (f"the {kind} model", config))
     monkeypatch.setattr("longshort.analysis.norms.SIDE", 48)
     (tmp_path / "text.txt").write_bytes(bytes(range(32, 127)) * 20)
-    for out in ("one.png", "other.png"):
+    for out in ("one.png", "other"):
         assert main(["analyse", "norms", "--prompt", str(tmp_path / "text.txt"), "--out", str(tmp_path / out)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"norms: {tmp_path / name}.png" for name in ("one", "other")]
+    assert (tmp_path / "other.png").read_bytes().startswith(b"\x89PNG")
     one, other = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "other.json"))
     assert one == other  # made from one seed
     assert [panel["model"] for panel in one["panels"]] == [f"the {k} model" for k in ("language", "encoder", "vision")]
