@@ -19,7 +19,7 @@ from longshort.recipes import imagenet
 from longshort.report import Wish, imagenette, jobs
 from longshort.report.imagenette import LINES, Found, Line, markdown, report
 from longshort.tasks.images import ImageClassification
-from longshort.train import StoppedError, read_run
+from longshort.train import StoppedError, TrainingError, read_run
 from longshort.train.log import read_log
 
 STEPS, ENDINGS = 4, ("md", "json", "png")
@@ -103,6 +103,12 @@ def test_what_is_done_is_not_done_again_and_needs_no_data(finished, data, begun)
     assert do(out, data=data)[0] == found and do(out, train=False)[0] == found and begun == []
 
 
+def test_other_data_needs_another_folder(finished, tmp_path, begun):
+    with pytest.raises(TrainingError, match="was trained on other data than there is now: give another --out"):
+        do(finished[0], data=as_folder(tmp_path, files(train=7)))
+    assert begun == []
+
+
 def test_a_stopped_report_goes_on(finished, data, tmp_path, begun, monkeypatch):
     _, found, _ = finished
     with monkeypatch.context() as patch, pytest.raises(StoppedError, match="stopped at step 2, which is saved"):
@@ -115,16 +121,23 @@ def test_a_stopped_report_goes_on(finished, data, tmp_path, begun, monkeypatch):
 
 def test_the_table():
     line = LINES[0]
-    assert imagenette.row(Found(line)) == "| CvT*-LS-13 | 160² |  | not yet run |  |  |  |"
     one = Found(line, [81.25], [5.5], [3_210.4], ["a GPU"], epochs=60.0)
-    assert imagenette.row(one) == "| CvT*-LS-13 | 160² | 60 | 81.25 | 5.50 | 3,210 | a GPU |"
     two = replace(one, accuracy=[80.0, 82.0], minutes=[5.0, 6.0])
-    assert "| 81.00 ± 1.41 (2 seeds) | 5.50 |" in imagenette.row(two)
-    assert markdown([one, two]).endswith("a median.")
+    assert markdown([Found(line), one, two]).splitlines() == [
+        "| model | pictures | epochs | validation set, % | minutes | pictures a second | on |",
+        "|---|---|---|---|---|---|---|",
+        "| CvT*-LS-13 | 160² |  | not yet run |  |  |  |",
+        "| CvT*-LS-13 | 160² | 60 | 81.25 | 5.50 | 3,210 | a GPU |",
+        "| CvT*-LS-13 | 160² | 60 | 81.00 ± 1.41 (2 seeds) | 5.50 | 3,210 | a GPU |",
+        "",
+        imagenette.NOTE,
+    ]
 
 
-def test_the_speed_and_the_machine_are_those_of_the_training(finished):
+def test_time_speed_and_machine_are_those_of_the_training(finished):
     out, found, printed = finished
+    seconds = json.loads((out / name("cvt_13") / "result.json").read_text())["seconds"]
+    assert found[1].minutes == [seconds / 60]
     speeds = [line["pictures_per_second"] for line in read_log(out / name("cvt_13")) if "loss" in line]
     assert len(speeds) == 2 and found[1].per_second == [sum(speeds) / 2] and found[1].devices == ["cpu"]
     assert printed.replace("\n", "").endswith(f"written: {', '.join(str(out / f'imagenette.{e}') for e in ENDINGS)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,12 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from longshort.analysis.curves import draw_accuracies
-from longshort.bench.run import write_json
 from longshort.recipes.imagenet import NETTE_STEPS, NetteModel, imagenette
-from longshort.report.runs import Wish, done, train_all
-from longshort.report.table import number, spread
-from longshort.train import Run, TrainingError
-from longshort.train.checkpoint import write_whole
+from longshort.report.runs import Wish, check_trained, tell, train_all
+from longshort.report.table import number, spread, table
+from longshort.train import Run
 from longshort.train.log import read_log
 
 NAMES: dict[NetteModel, str] = {
@@ -72,21 +69,16 @@ class Found:
 
 def report(wish: Wish[Line], *, console: Console) -> list[Found]:
     """Train what is missing, and write table and figure; they are written anew after every run."""
-    prints = None
-    if wish.train:
-        if wish.data is None:
-            raise ValueError("say with --data where Imagenette is: its folder, or a zip or tar file of it")
-        prints = wish.lines[0].run(0, wish.data).task.fingerprint()
+    if wish.train and wish.data is None:
+        raise ValueError("say with --data where Imagenette is: its folder, or a zip or tar file of it")
+    todo = wish.undone_on_one_set()
     wish.out.mkdir(parents=True, exist_ok=True)
     write(wish)  # what this lacks, such as a package, shows before the work
-    todo = [run for line in wish.lines if wish.train for run in wish.runs(line) if not done(run, wish.out, prints)]
     failed = train_all(wish, todo, lambda: write(wish), console)
     found = [f for f in write(wish) if f.line in wish.lines]
-    console.print(markdown(found), highlight=False, markup=False, soft_wrap=True)
     files = [path for ending in ("md", "json", "png") if (path := wish.file("imagenette", ending)).exists()]
-    console.print(f"written: {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
-    if failed:
-        raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
+    tell(markdown(found), f"written: {', '.join(map(str, files))}", console)
+    check_trained(failed, todo)
     return found
 
 
@@ -95,7 +87,7 @@ def found_of(line: Line, wish: Wish[Line]) -> Found:
     found = Found(line)
     for run, facts in wish.judged(line):
         found.accuracy.append(100 * facts["accuracy"]["validation"])
-        found.minutes.append(json.loads((wish.out / run.name / "result.json").read_text())["seconds"] / 60)
+        found.minutes.append(wish.minutes(run))
         speeds = [each["pictures_per_second"] for each in read_log(wish.out / run.name) if "loss" in each]
         found.per_second.append(statistics.median(speeds))
         found.devices.append(facts["device"])
@@ -106,8 +98,7 @@ def found_of(line: Line, wish: Wish[Line]) -> Found:
 def write(wish: Wish[Line]) -> list[Found]:
     """All of the table, whatever part of it is worked on, and the accuracy over time of each line's first seed."""
     found = [found_of(line, wish) for line in wish.table]
-    write_json({"lines": [asdict(f) | {"line": f.line.name} for f in found]}, wish.file("imagenette", "json"))
-    write_whole(wish.file("imagenette", "md"), (markdown(found) + "\n").encode())
+    wish.write("imagenette", [asdict(f) | {"line": f.line.name} for f in found], markdown(found))
     logs = {f.line.title: read_log(wish.out / run.name) for f in found for run, _ in list(wish.judged(f.line))[:1]}
     if logs:
         draw_accuracies(logs, wish.file("imagenette", "png"), title="Accuracy on Imagenette's validation set")
@@ -115,12 +106,11 @@ def write(wish: Wish[Line]) -> list[Found]:
 
 
 def markdown(found: Sequence[Found]) -> str:
-    head = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    return "\n".join([*head, *map(row, found), "", NOTE])
+    return f"{table(COLUMNS, map(row, found))}\n\n{NOTE}"
 
 
-def row(f: Found) -> str:
-    cells = (
+def row(f: Found) -> tuple[str, ...]:
+    return (
         NAMES[f.line.model],
         f"{f.line.side}²",
         "" if f.epochs is None else f"{f.epochs:.3g}",
@@ -129,4 +119,3 @@ def row(f: Found) -> str:
         f"{statistics.mean(f.per_second):,.0f}" if f.per_second else "",
         ", ".join(dict.fromkeys(f.devices)),
     )
-    return f"| {' | '.join(cells)} |"

@@ -3,7 +3,6 @@ original cut short and the original with its positions repeated; trained alike."
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,12 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from longshort.bench.run import write_json
 from longshort.recipes.roberta import imdb, label_of
-from longshort.report.runs import Wish, done, time_steps, timed, train_all
-from longshort.report.table import spread
-from longshort.train import Run, TrainingError
-from longshort.train.checkpoint import write_whole
+from longshort.report.runs import Wish, check_trained, tell, time_steps, timed, train_all
+from longshort.report.table import spread, table
+from longshort.train import Run
 
 SHORT = 512  # tokens that the originals read
 COLUMNS = ("checkpoint", "attention", "tokens", "test set, %", "longest tenth, %", "ms a step", "MiB", "minutes", "on")
@@ -68,17 +65,13 @@ class Found:
 
 def report(wish: Wish[Line], *, console: Console) -> list[Found]:
     """Train what is missing, and write the table; it is written anew after every run."""
-    prints = wish.lines[0].run(0, wish.data).task.fingerprint() if wish.train else None
+    todo = wish.undone_on_one_set()
     wish.out.mkdir(parents=True, exist_ok=True)
-    todo = [run for line in wish.lines if wish.train for run in wish.runs(line) if not done(run, wish.out, prints)]
     failed = train_all(wish, todo, lambda: write(wish), console)
     time_steps(wish, wish.lines if wish.train else (), console)
     found = [f for f in write(wish) if f.line in wish.lines]
-    console.print(markdown(found), highlight=False, markup=False, soft_wrap=True)
-    where = f"written to {wish.file(file_of(wish), 'md')} and {wish.file(file_of(wish), 'json').name}"
-    console.print(where, highlight=False, soft_wrap=True)
-    if failed:
-        raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
+    tell(markdown(found), wish.written(file_of(wish)), console)
+    check_trained(failed, todo)
     return found
 
 
@@ -90,7 +83,7 @@ def found_of(line: Line, wish: Wish[Line]) -> Found:
     for run, facts in wish.judged(line):
         for name in SETS:
             found.accuracy.setdefault(name, []).append(100 * facts["accuracy"][name])
-        found.minutes.append(json.loads((wish.out / run.name / "result.json").read_text())["seconds"] / 60)
+        found.minutes.append(wish.minutes(run))
         found.devices.append(facts["device"])
     return found
 
@@ -99,8 +92,7 @@ def write(wish: Wish[Line]) -> list[Found]:
     """All of the table, whatever part of it is worked on."""
     found = [found_of(line, wish) for line in wish.table]
     facts = [asdict(f) | {"line": f.line.name, "checkpoint": f.line.checkpoint} for f in found]
-    write_json({"lines": facts}, wish.file(file_of(wish), "json"))
-    write_whole(wish.file(file_of(wish), "md"), (markdown(found) + "\n").encode())
+    wish.write(file_of(wish), facts, markdown(found))
     return found
 
 
@@ -110,12 +102,11 @@ def file_of(wish: Wish[Line]) -> str:
 
 
 def markdown(found: Sequence[Found]) -> str:
-    head = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    return "\n".join([*head, *map(row, found), "", NOTE])
+    return f"{table(COLUMNS, map(row, found))}\n\n{NOTE}"
 
 
-def row(f: Found) -> str:
-    cells = (
+def row(f: Found) -> tuple[str, ...]:
+    return (
         label_of(f.line.checkpoint),
         f.line.title,
         f"{f.line.length:,}",
@@ -125,4 +116,3 @@ def row(f: Found) -> str:
         f"{statistics.mean(f.minutes):.1f}" if f.minutes else "",
         ", ".join(dict.fromkeys(f.devices)),
     )
-    return f"| {' | '.join(cells)} |"

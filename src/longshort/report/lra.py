@@ -12,11 +12,10 @@ from longshort.bench.lra import macs_of
 from longshort.bench.run import write_json
 from longshort.data.overlap import weighted_overlap, word_overlap
 from longshort.recipes.lra_table import LINES, RETRIEVAL, Line
-from longshort.report.runs import Wish, done, time_steps, timed, train_all
+from longshort.report.runs import Wish, check_trained, tell, time_steps, timed, train_all
 from longshort.report.table import Found, markdown
 from longshort.tasks import PairClassification
 from longshort.train import TrainingError
-from longshort.train.checkpoint import write_whole
 
 __all__ = ["LINES", "report"]
 
@@ -31,19 +30,15 @@ def report(wish: Wish[Line], *, console: Console) -> list[Found]:
     if wish.train:
         data.read(console)
     possible = [line for line in wish.lines if wish.train and line.task.name not in data.missing]
-    todo = [run for line in possible for run in wish.runs(line) if not done(run, wish.out, data.prints[line.task.name])]
+    todo = [run for line in possible for run in wish.undone(line, data.prints[line.task.name])]
     write(wish, data)  # what this lacks, such as a package, shows before the work
     failed = train_all(wish, todo, lambda: write(wish, data), console)
     time_steps(wish, possible, console)
     found = [f for f in write(wish, data) if f.line in wish.lines]
-    console.print(markdown(found), highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f"written to {wish.file('lra', 'md')} and {wish.file('lra', 'json').name}", highlight=False, soft_wrap=True
-    )
+    tell(markdown(found), wish.written("lra"), console)
     if any(not wish.runs(line) for line in possible):
         console.print("lines that are there for comparison alone are trained with --seeds N", highlight=False)
-    if failed:
-        raise TrainingError(f"{len(failed)} of {len(todo)} runs failed; {'; '.join(failed)}")
+    check_trained(failed, todo)
     if data.missing:
         places = {line.task.name: line.task.folder for line in wish.lines if line.task.name in data.missing}
         wanted = ", ".join(f"{task} (FOLDER/{place} with --data FOLDER)" for task, place in places.items())
@@ -115,6 +110,5 @@ def write(wish: Wish[Line], data: Data) -> list[Found]:
     """All of the table, whatever part of it is worked on."""
     found = [found_of(line, wish, data) for line in wish.table]
     facts = [{**asdict(f), "line": f.line.name, "paper": f.line.paper, "paper_macs": f.line.macs} for f in found]
-    write_json({"lines": facts}, wish.file("lra", "json"))
-    write_whole(wish.file("lra", "md"), (markdown(found) + "\n").encode())
+    wish.write("lra", facts, markdown(found))
     return found

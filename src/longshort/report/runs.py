@@ -6,7 +6,7 @@ What was done is not done again: each run has its folder, goes on from its last 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,6 +22,7 @@ from longshort.recipes.options import adjusted
 from longshort.record import as_json, from_json
 from longshort.report.jobs import Judged, trained
 from longshort.train import Run, TrainingError
+from longshort.train.checkpoint import write_whole
 from longshort.train.run import differences
 
 SEEDS = 32  # of which results are looked for
@@ -67,14 +68,38 @@ class Wish(Generic[L]):
     def runs(self, line: L) -> list[Run]:
         return [self.run(line, seed) for seed in range(line.seeds if self.seeds is None else self.seeds)]
 
+    def undone(self, line: L, data: str) -> list[Run]:
+        """The runs of a line that are to be trained yet, on data of this fingerprint."""
+        return [run for run in self.runs(line) if not done(run, self.out, data)]
+
+    def undone_on_one_set(self) -> list[Run]:
+        """Of all lines that are to be trained, where these share their data, which is read for that."""
+        if not self.train:
+            return []
+        data = self.lines[0].run(0, self.data).task.fingerprint()
+        return [run for line in self.lines for run in self.undone(line, data)]
+
     def file(self, name: str, ending: str) -> Path:
         return self.out / f"{name}{'' if self.steps is None else f'.{self.steps}steps'}.{ending}"
+
+    def write(self, name: str, facts: Sequence[Mapping[str, Any]], text: str) -> None:
+        """What was found of each line of the table, and the table itself."""
+        write_json({"lines": facts}, self.file(name, "json"))
+        write_whole(self.file(name, "md"), f"{text}\n".encode())
+
+    def written(self, name: str) -> str:
+        return f"written to {self.file(name, 'md')} and {self.file(name, 'json').name}"
 
     def judged(self, line: L) -> Iterator[tuple[Run, Judged]]:
         """All runs of a line that were ever done, and what was found."""
         for run in (self.run(line, seed) for seed in range(SEEDS)):
             if done(run, self.out):
                 yield run, json.loads((self.out / run.name / JUDGED).read_text())
+
+    def minutes(self, run: Run) -> float:
+        """Of all training, with its evaluations."""
+        seconds: float = json.loads((self.out / run.name / "result.json").read_text())["seconds"]
+        return seconds / 60
 
 
 def short(run: Run, steps: int) -> Run:
@@ -105,6 +130,18 @@ def train_all(wish: Wish[L], runs: Sequence[Run], write: Callable[[], Any], cons
         console.print(f"{run.name}: {100 * share:.2f} % on the {name} set", highlight=False)
         write()
     return failed
+
+
+def check_trained(failed: Sequence[str], runs: Sequence[Run]) -> None:
+    """Once the table is written, say which of these are not in it."""
+    if failed:
+        raise TrainingError(f"{len(failed)} of {len(runs)} runs failed; {'; '.join(failed)}")
+
+
+def tell(text: str, written: str, console: Console) -> None:
+    """The table, and where it was written."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(written, highlight=False, soft_wrap=True)
 
 
 def time_steps(wish: Wish[L], lines: Sequence[L], console: Console) -> None:

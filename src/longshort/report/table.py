@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from longshort.recipes.lra_table import Line
 
 NOT_RUN = "not yet run"
-HEAD = "| attention | paper, % | ours, % | paper, GMACs | ours, GMACs | ms a step |\n|---|---|---|---|---|---|"
-HEAD_PERTURBED = "| task | attention | paper, %: none / insertion / deletion | ours, % |\n|---|---|---|---|"
+COLUMNS = ("attention", "paper, %", "ours, %", "paper, GMACs", "ours, GMACs", "ms a step")
+COLUMNS_PERTURBED = ("task", "attention", "paper, %: none / insertion / deletion", "ours, %")
 
 
 @dataclass
@@ -32,20 +32,20 @@ def markdown(found: Sequence[Found]) -> str:
     for task in dict.fromkeys(f.line.task for f in found):
         lines = [f for f in found if f.line.task == task]
         notes = [text for text in (task.note, lines[0].about, lines[0].missing) if text]
-        parts.append("\n\n".join([f"### {task.title}", "\n".join([HEAD, *map(row, lines)]), *notes]))
+        parts.append("\n\n".join([f"### {task.title}", table(COLUMNS, map(row, lines)), *notes]))
     perturbed = [f for f in found if f.line.insertion is not None]
     if perturbed:
-        rows = "\n".join([HEAD_PERTURBED, *map(row_perturbed, perturbed)])
-        parts.append(f"### Test-time insertion and deletion (Table 2)\n\n{rows}")
+        second = table(COLUMNS_PERTURBED, map(row_perturbed, perturbed))
+        parts.append(f"### Test-time insertion and deletion (Table 2)\n\n{second}")
     machines = dict.fromkeys(f.machine for f in found if f.machine)
     if machines:
         parts.append(f"Steps were timed on {'; '.join(machines)}.")
     return "\n\n".join(parts)
 
 
-def row(f: Found) -> str:
+def row(f: Found) -> tuple[str, ...]:
     line = f.line
-    cells = (
+    return (
         line.attention,
         number(line.paper, line.deviation),
         ours(f),
@@ -53,22 +53,22 @@ def row(f: Found) -> str:
         number(f.macs),
         number(f.ms),
     )
-    return f"| {' | '.join(cells)} |"
 
 
-def row_perturbed(f: Found) -> str:
+def row_perturbed(f: Found) -> tuple[str, ...]:
     paper = " / ".join(number(value) for value in (f.line.paper, f.line.insertion, f.line.deletion))
     means = [f"{statistics.mean(f.accuracy[name]):.2f}" for name in ("test", "insertion", "deletion") if f.accuracy]
-    return f"| {f.line.task.name} | {f.line.attention} | {paper} | {' / '.join(means) or NOT_RUN} |"
+    return f.line.task.name, f.line.attention, paper, " / ".join(means) or NOT_RUN
 
 
 def ours(found: Found) -> str:
-    """Mean ± standard deviation over seeds."""
     values = found.accuracy.get("test", [])
-    if not values:
-        return NOT_RUN
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread} ({len(values)} {'seed' if len(values) == 1 else 'seeds'})"
+    return f"{spread(values)} (1 seed)" if len(values) == 1 else spread(values)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in (columns, *rows))
+    return "\n".join([head, f"|{'---|' * len(columns)}", *lines])
 
 
 def number(value: float | None, deviation: float | None = None) -> str:
