@@ -43,6 +43,24 @@ def own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module")
+def finished(request, data, tmp_path_factory):
+    """The folder of a report that nobody disturbed, what it found and what it printed; by the file's own `do`, on its
+    `data`. To be left as it is."""
+    out = tmp_path_factory.mktemp("finished")
+    return out, *request.module.do(out, data=data)
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The names of the runs that reports train from here on."""
+    from longshort.report import jobs
+
+    names, train = [], jobs.train
+    monkeypatch.setattr(jobs, "train", lambda run, *given, **more: names.append(run.name) or train(run, *given, **more))
+    return names
+
+
 def pytest_addoption(parser):
     parser.addoption("--device", help="where tensors are made: `pytest tests/ops --device cuda`")
 

@@ -79,21 +79,6 @@ def do(out, lines=LINES, **wish):
     return report(Wish(lines, lines, out, cpu=True, **wish), console=console), console.file.getvalue()
 
 
-@pytest.fixture(scope="module")
-def finished(data, tmp_path_factory):
-    """The folder of a report that nobody disturbed, what it found and what it printed. To be left as it is."""
-    out = tmp_path_factory.mktemp("finished")
-    return out, *do(out, data=data)
-
-
-@pytest.fixture
-def begun(monkeypatch):
-    """The names of the runs that are trained from here on."""
-    names, train = [], jobs.train
-    monkeypatch.setattr(jobs, "train", lambda run, *given, **more: names.append(run.name) or train(run, *given, **more))
-    return names
-
-
 def judged(out, name):
     return json.loads((out / name / JUDGED).read_text())["accuracy"]
 

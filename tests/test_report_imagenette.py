@@ -16,7 +16,7 @@ from training import before_call
 from longshort.cli import main
 from longshort.judge import JUDGED, judge_run
 from longshort.recipes import imagenet
-from longshort.report import Wish, imagenette, jobs
+from longshort.report import Wish, imagenette
 from longshort.report.imagenette import LINES, Found, Line, markdown, report
 from longshort.tasks.images import ImageClassification
 from longshort.train import StoppedError, TrainingError, read_run
@@ -48,23 +48,10 @@ def data(tmp_path_factory):
     return as_folder(tmp_path_factory.mktemp("pictures"), files(train=6))
 
 
-@pytest.fixture
-def begun(monkeypatch):
-    """The names of the runs that are trained from here on."""
-    names, train = [], jobs.train
-    monkeypatch.setattr(jobs, "train", lambda run, *given, **more: names.append(run.name) or train(run, *given, **more))
-    return names
-
-
 def do(out, lines=OURS, **wish):
+    """What was found, and what was printed."""
     console = Console(file=io.StringIO(), width=200)
     return report(Wish(OURS, lines, out, cpu=True, **wish), console=console), console.file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def finished(data, tmp_path_factory):
-    out = tmp_path_factory.mktemp("finished")
-    return out, *do(out, data=data)
 
 
 def name(model, seed=0):
