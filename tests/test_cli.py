@@ -405,11 +405,11 @@ FIGURES = ("visibility", "curves", "attention", "look", "similarity", "norms")
 
 
 @pytest.mark.parametrize("what", FIGURES)
-def test_figures_end_in_png(what, tmp_path, capsys):
+def test_a_figure_is_no_other_file(what, tmp_path, capsys):
     """Numbers beside them in .json would otherwise be written over."""
-    for name in ("norms.json", "norms.pdf", "v1.2"):
+    for name in ("norms.json", "norms.jpg", "v1.2"):
         assert main(["analyse", what, "--out", str(tmp_path / "new" / name)]) == 1
-        assert capsys.readouterr().err == f"longshort: out must end in .png, got {tmp_path / 'new' / name}\n"
+        assert capsys.readouterr().err == f"longshort: out must end in .png, .pdf, .svg, got {tmp_path / 'new' / name}\n"
     assert not (tmp_path / "new").exists()
 
 
@@ -419,7 +419,9 @@ def test_a_figure_without_an_ending_gets_its_own(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["seen.png"]
     assert main(["analyse", "visibility", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"longshort: out must be a file, and {tmp_path} is a folder\n"
-    assert terminal.as_png(tmp_path / "x.PNG") == tmp_path / "x.PNG"
+    assert terminal.as_figure(tmp_path / "x.PNG") == tmp_path / "x.PNG"
+    assert main(["analyse", "visibility", "--out", str(tmp_path / "seen.pdf")]) == 0
+    assert (tmp_path / "seen.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_runs_of_one_name_are_all_drawn(trained, tmp_path, monkeypatch):

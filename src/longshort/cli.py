@@ -500,7 +500,7 @@ def analyse(
     Args:
         what: what to draw
         models: folders of runs; for all but curves also saved models or names on the Hugging Face hub
-        out: the file, a .png; out/visibility.png and so on unless given
+        out: the file, .png, .pdf or .svg; out/visibility.png and so on unless given
         against: curves against steps or seconds
         prompt: attention on this text instead of the model's own development text, norms instead of Python's source
         image: for look, a picture
@@ -509,9 +509,9 @@ def analyse(
         data: for similarity, a folder, zip or tar of pictures; the models' own development set unless given
         count: for similarity, so many pictures
     """
-    from longshort.terminal import as_png, draw, draw_look, draw_norms, draw_similarity
+    from longshort.terminal import as_figure, draw, draw_look, draw_norms, draw_similarity
 
-    to = as_png(out or Path(f"out/{what}.png"))
+    to = as_figure(out or Path(f"out/{what}.png"))
     if what == "look":
         draw_look(models, to, image=image, prompt=prompt, at=at)
     elif what == "similarity":

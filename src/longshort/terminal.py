@@ -130,12 +130,15 @@ def make_room(out: Path | None) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
 
 
-def as_png(out: Path) -> Path:
-    """Where a figure goes: a name without an ending is given one. Numbers may go beside it, into a .json file."""
-    if out.suffix.lower() == ".png" or out.is_dir():  # which make_room refuses
+FIGURES = (".png", ".pdf", ".svg")
+
+
+def as_figure(out: Path) -> Path:
+    """Where a figure goes: a name without an ending gets .png. Numbers may go beside it, into a .json file."""
+    if out.suffix.lower() in FIGURES or out.is_dir():  # which make_room refuses
         return out
     if out.suffix:
-        raise ValueError(f"out must end in .png, got {out}")
+        raise ValueError(f"out must end in {', '.join(FIGURES)}, got {out}")
     return out.with_name(f"{out.name}.png")
 
 

@@ -64,7 +64,7 @@ def draw_curves(
     axes.legend(frameon=False, loc="upper right")
     title = f"{measure.unit[0].upper()}{measure.unit[1:]} while training" if title is None else title
     axes.set_title(title, loc="left", fontsize=12)
-    figure.savefig(path, format="png")
+    figure.savefig(path)
 
 
 def draw_accuracies(logs: Mapping[str, Log], path: Path, *, title: str) -> None:
@@ -87,7 +87,7 @@ def draw_accuracies(logs: Mapping[str, Log], path: Path, *, title: str) -> None:
     figure.axes[0].set_ylabel("accuracy, %")
     figure.axes[1].legend(frameon=False, loc="lower right")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
-    figure.savefig(path, format="png")
+    figure.savefig(path)
 
 
 def measure_of(logs: Mapping[str, Log]) -> Measure:

@@ -73,4 +73,4 @@ def draw_shares(shares: Sequence[Tensor], path: Path, *, title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     axes.set_title(title, loc="left", fontsize=12, pad=18)
-    figure.savefig(path, format="png")
+    figure.savefig(path)

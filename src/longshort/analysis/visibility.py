@@ -89,7 +89,7 @@ def draw_visibility(path: Path) -> None:
     labels = {WINDOW: "seen: local window", ROWS: "seen: global rows", NOTHING: "not seen", INK: "the query (grid)"}
     handles = [Patch(facecolor=colour, label=label) for colour, label in labels.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=12)
-    figure.savefig(path, format="png")
+    figure.savefig(path)
 
 
 def draw_sequence(axes: Axes, panel: Panel) -> None:
