@@ -17,7 +17,7 @@ DESCRIPTION = """Long-short attention: train models, judge them, let them write,
 longshort recipes lists what can be trained; longshort COMMAND --help tells what a command takes;
 longshort --version prints the version.
 """
-PACKAGES = {"tyro": "train", "rich": "train", "accelerate": "train"}
+PACKAGES = {"torch": "train", "tyro": "train", "rich": "train", "accelerate": "train"}
 DRAWING = ("demo", "bench", "report", "analyse")  # commands that need matplotlib too
 
 
