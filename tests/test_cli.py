@@ -409,7 +409,8 @@ def test_a_figure_is_no_other_file(what, tmp_path, capsys):
     """Numbers beside them in .json would otherwise be written over."""
     for name in ("norms.json", "norms.jpg", "v1.2"):
         assert main(["analyse", what, "--out", str(tmp_path / "new" / name)]) == 1
-        assert capsys.readouterr().err == f"longshort: out must end in .png, .pdf, .svg, got {tmp_path / 'new' / name}\n"
+        told = f"longshort: out must end in .png, .pdf, .svg, got {tmp_path / 'new' / name}\n"
+        assert capsys.readouterr().err == told
     assert not (tmp_path / "new").exists()
 
 

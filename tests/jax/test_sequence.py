@@ -81,6 +81,18 @@ def test_weights_go_back():
         assert jnp.issubdtype(a.dtype, jax.dtypes.prng_key) or (a == b).all()
 
 
+def test_no_weights_are_shared():
+    pytorch, model = both("8,4")
+    for change in (lambda: lj.from_torch(pytorch, model), lambda: lj.to_torch(model, pytorch)):
+        change()
+        before = lj.to_torch(model)
+        with torch.no_grad():
+            for p in pytorch.parameters():
+                p.add_(1.0)
+        for name, value in lj.to_torch(model).items():
+            np.testing.assert_array_equal(value, before[name])
+
+
 def test_weights_in_half_precision_are_read():
     pytorch, model = both("8,4")
     lj.from_torch(pytorch.bfloat16(), model)

@@ -31,7 +31,7 @@ def from_torch(source: Any, model: Model) -> Model:
         if read[name].shape != variable.shape:
             raise ValueError(f"{name} is {read[name].shape} there and {variable.shape} here")
     for name, (variable, _) in ours.items():  # once all are known to fit
-        variable[...] = jnp.asarray(read[name], variable.dtype)
+        variable[...] = jnp.array(read[name], variable.dtype)  # a copy: PyTorch changes its weights in place
     return model
 
 
