@@ -47,8 +47,7 @@ def error(ours, oracle):
     return np.abs(np.asarray(ours, np.float64) - oracle).max() / max(np.abs(oracle).max(), 1.0)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("impl", ["reference", "chunked"])
+@pytest.mark.parametrize("impl, dtype", [("reference", "float64"), ("chunked", "float32")])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_oracle(path, impl, dtype):
     with jax.enable_x64(dtype == "float64"):

@@ -63,7 +63,6 @@ def cases():
 
 
 CASES = cases()
-every = pytest.mark.parametrize("name", CASES)
 
 
 def leaves(call):
@@ -123,10 +122,13 @@ def assert_equal(ours, theirs, atol=1e-11):
         np.testing.assert_allclose(mine, other, rtol=0, atol=atol)
 
 
-@every
-@pytest.mark.parametrize("impl, scores", [("reference", None), ("chunked", None), ("chunked", 1)])
-def test_it_is_the_operation_of_pytorch(name, impl, scores, monkeypatch):
-    """Output and every gradient; with all blocks at once, and with one at a time."""
+WAYS = [("reference", name, None) for name in CASES] + [("chunked", name, 1) for name in CASES]
+WAYS += [("chunked", name, None) for name in ("sequence", "a block of a text", "grid")]
+
+
+@pytest.mark.parametrize("impl, name, scores", WAYS)
+def test_it_is_the_operation_of_pytorch(impl, name, scores, monkeypatch):
+    """Output and every gradient; with one block at a time, and with all at once."""
     if scores is not None:
         monkeypatch.setattr(ops, "SCORES", scores)
     theirs, cotangent = expected(CASES[name])

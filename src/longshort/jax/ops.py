@@ -89,15 +89,19 @@ def long_short_attention(
     impl: "reference" (dense, O(N²)), "chunked" (linear memory), or "auto".
     """
     check(q, k, v, k_global, v_global, geometry, mask, mask_global, positions, bias, dropout, rng, impl)
-    rows, queries = k_global.shape[2], q.shape[2]
+    n, keys, rows = q.shape[2], k.shape[2], k_global.shape[2]
     if first_row is None:
-        first_row = geometry.rows_before(start + queries) - rows if isinstance(geometry, Causal) else 0
+        first_row = geometry.rows_before(start + n) - rows if isinstance(geometry, Causal) else 0
+    present = jnp.ones((1, keys), bool) if mask is None else mask
+    whole = Block(q, k, v, start + jnp.arange(n), start + jnp.arange(n - keys, n), present, rng)
     shared = Rows(k_global, v_global, first_row + jnp.arange(rows), mask_global)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     attend = partial(attend_block, rows=shared, geometry=geometry, positions=positions, dropout=dropout, scale=scale)
-    dense = impl == "reference" or (impl == "auto" and queries <= FEW)
-    out = (reference if dense else chunked)(attend, q, k, v, mask, bias, rng, geometry, start, rows)
-    return out if mask is None else jnp.where(mask[:, None, k.shape[2] - queries :, None], out, 0)
+    if impl == "reference" or (impl == "auto" and n <= FEW):
+        out = attend(whole, None if bias is None else bias_between(bias, geometry, np.arange(n), np.arange(keys)))
+    else:
+        out = chunked(attend, whole, bias, geometry, rows)
+    return out if mask is None else jnp.where(mask[:, None, keys - n :, None], out, 0)
 
 
 def attend_block(
@@ -162,26 +166,6 @@ def by_key(q: Array, table: Array, keys: int, product: Callable[..., Array]) -> 
     return moved[..., width - keys :]
 
 
-def reference(
-    attend: Callable[..., Array],
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    bias: Array | None,
-    rng: Array | None,
-    geometry: Geometry,
-    start: Number,
-    rows: int,
-) -> Array:
-    """All queries as one block."""
-    n, keys = q.shape[2], k.shape[2]
-    present = jnp.ones((1, keys), bool) if mask is None else mask
-    i, j = np.arange(n), np.arange(n - keys, n)
-    bias = None if bias is None else at_offset(bias, geometry, i, j)
-    return attend(Block(q, k, v, start + jnp.asarray(i), start + jnp.asarray(j), present, rng), bias)
-
-
 class Axis(NamedTuple):
     """Blocks along one axis: `block` queries share the `tile` keys from `before` their first one on."""
 
@@ -211,37 +195,26 @@ def segments_axis(rule: Segments, length: int, least: int) -> Axis:
 
 
 def chunked(
-    attend: Callable[..., Array],
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    bias: Array | None,
-    rng: Array | None,
-    geometry: Geometry,
-    start: Number,
-    rows: int,
+    attend: Callable[[Block, Array | None], Array], whole: Block, bias: Array | None, geometry: Geometry, rows: int
 ) -> Array:
     """Some blocks at a time. The backward pass computes their weights again, so that no more of them is ever kept."""
-    n, lead = q.shape[2], k.shape[2] - q.shape[2]
+    n, lead = whole.q.shape[2], whole.k.shape[2] - whole.q.shape[2]
     size = (geometry.height, geometry.width) if isinstance(geometry, Tiles) else (n, 1)
     axes = axes_of(geometry, n)
-    own = tuple(Axis(axis.block, 0, axis.block) for axis in axes)
-    present = jnp.ones((1, k.shape[2]), bool) if mask is None else mask
-    i, j = np.arange(n), np.arange(-lead, n)
-    tiled = partial(tiles, size=size, axes=axes, lead=lead)
+    own = partial(tiles, size=size, axes=tuple(Axis(axis.block, 0, axis.block) for axis in axes))
+    around = partial(tiles, size=size, axes=axes, lead=lead)
     blocks = Block(
-        q=tiles(q, size, own),
-        k=tiled(k),
-        v=tiled(v),
-        i=start + tiles(i[None, None, :, None], size, own)[:, 0, 0, :, 0],
-        j=start + tiled(j[None, None, :, None])[:, 0, 0, :, 0],
-        present=tiled(present[:, None, :, None])[:, :, 0, :, 0],
+        q=own(whole.q),
+        k=around(whole.k),
+        v=around(whole.v),
+        i=own(whole.i[None, None, :, None])[:, 0, 0, :, 0],
+        j=around(whole.j[None, None, :, None])[:, 0, 0, :, 0],
+        present=around(whole.present[:, None, :, None])[:, :, 0, :, 0],
         rng=None,
     )  # each with the blocks first
     count, batch, heads, block, _ = blocks.q.shape
-    if rng is not None:
-        blocks = blocks._replace(rng=jax.random.split(rng, count))
+    if whole.rng is not None:
+        blocks = blocks._replace(rng=jax.random.split(whole.rng, count))
     tile_bias = None if bias is None else bias_of_a_tile(bias, geometry, axes)
     at_once = max(1, SCORES // (batch * heads * block * (blocks.k.shape[3] + rows)))
     each = jax.checkpoint(lambda one: attend(one, tile_bias))
@@ -249,11 +222,11 @@ def chunked(
     return tokens(out, size, axes)
 
 
-def tiles(x: Array | np.ndarray[Any, Any], size: tuple[int, int], axes: tuple[Axis, ...], lead: int = 0) -> Array:
+def tiles(x: Array, size: tuple[int, int], axes: tuple[Axis, ...], lead: int = 0) -> Array:
     """[B, H, M, E] → [G, B, H, K, E]: of each block its tile, zeros where that juts out. lead: tokens before the first
     query."""
     height, width = size
-    x = jnp.asarray(x).reshape(*x.shape[:2], height + lead, width, x.shape[3])
+    x = x.reshape(*x.shape[:2], height + lead, width, x.shape[3])
     x = along(x, 2, axes[0], height, lead)  # [B, H, blocks, tile, width, E]
     x = along(x, 4, axes[1], width, 0)
     return rearrange(rearrange(x, "b h y ky x kx e -> (y x) b h ky kx e"), "g b h ky kx e -> g b h (ky kx) e")
@@ -270,12 +243,9 @@ def along(x: Array, dim: int, axis: Axis, length: int, lead: int) -> Array:
     padding[dim] = (front, (count - 1 + views) * axis.block - front - x.shape[dim])
     x = jnp.pad(x, padding)
     shape = (*x.shape[:dim], count, axis.block, *x.shape[dim + 1 :])
-    moved = [lax.slice_in_dim(x, s, s + count * axis.block, axis=dim).reshape(shape) for s in block_starts(axis, views)]
+    starts = range(0, views * axis.block, axis.block)
+    moved = [lax.slice_in_dim(x, s, s + count * axis.block, axis=dim).reshape(shape) for s in starts]
     return lax.slice_in_dim(jnp.concatenate(moved, axis=dim + 1), 0, axis.tile, axis=dim + 1)
-
-
-def block_starts(axis: Axis, views: int) -> range:
-    return range(0, views * axis.block, axis.block)
 
 
 def tokens(blocks: Array, size: tuple[int, int], axes: tuple[Axis, Axis]) -> Array:
@@ -288,19 +258,22 @@ def tokens(blocks: Array, size: tuple[int, int], axes: tuple[Axis, Axis]) -> Arr
     return rearrange(out[:, :, :height, :width], "b h y x d -> b h (y x) d")
 
 
-def at_offset(bias: Array, geometry: Geometry, i: Any, j: Any) -> Array:
+def bias_between(bias: Array, geometry: Geometry, i: Any, j: Any) -> Array:
     """The bias [H, N, M] of every offset (dy, dx) from key to query; any value where the offset is not in the table."""
     assert isinstance(geometry, Tiles)
     dy, dx = (a[:, None] - b for a, b in zip(np.divmod(i, geometry.width), np.divmod(j, geometry.width), strict=True))
-    return bias[:, *(np.clip(d + geometry.offsets // 2, 0, geometry.offsets - 1) for d in (dy, dx))]
+    return bias[:, in_table(dy, geometry), in_table(dx, geometry)]
 
 
 def bias_of_a_tile(bias: Array, geometry: Geometry, axes: tuple[Axis, Axis]) -> Array:
     """[H, C, K]: the same for all blocks, so that the backward pass adds up blocks first, and tables once."""
     assert isinstance(geometry, Tiles)
-    offsets = [np.arange(a.block)[:, None] - (np.arange(a.tile) - a.before) for a in axes]  # [block, tile]
-    dy, dx = (np.clip(d + geometry.offsets // 2, 0, geometry.offsets - 1) for d in offsets)
+    dy, dx = (in_table(np.arange(a.block)[:, None] - np.arange(a.tile) + a.before, geometry) for a in axes)
     return rearrange(bias[:, dy[:, None, :, None], dx[None, :, None, :]], "h cy cx ky kx -> h (cy cx) (ky kx)")
+
+
+def in_table(offset: Any, geometry: Tiles) -> Any:
+    return np.clip(offset + geometry.offsets // 2, 0, geometry.offsets - 1)
 
 
 def dynamic_projection(
