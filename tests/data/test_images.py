@@ -179,6 +179,14 @@ def test_a_stream_is_made_elsewhere_in_order_and_from_anywhere():
     assert torch.equal(torch.get_rng_state(), state)
     ending = Stream(squared, workers=1, last=3)
     assert [ending(n)[0] for n in (1, 2)] == [1, 4]
+    assert ending(1)[1] != os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more processes than a small machine has processors
+def test_no_more_processes_than_there_is_to_make():
+    stream = Stream(squared, workers=3, last=5)
+    assert [stream.loader(first).num_workers for first in (1, 3, 4)] == [3, 2, 0]
+    assert stream(4) == (16, os.getpid())
 
 
 def failing(number):

@@ -266,7 +266,7 @@ def judged_chunk(pictures: Pictures, which: Numbers, view: View) -> Chunk:
 class Stream:
     """make(n), make(n + 1), ... by other processes and ahead of their time; what is made depends on the number alone.
 
-    last: the number after the last one, where there is one.
+    last: the number after the last one, where there is one. What is the only one left is made here.
     """
 
     def __init__(self, make: Callable[[int], Any], workers: int, last: int | None = None) -> None:
@@ -288,12 +288,14 @@ class Stream:
 
     def loader(self, first: int) -> DataLoader[Any]:
         numbers: Any = itertools.count(first) if self.last is None else range(first, self.last)
+        left = self.workers if self.last is None else self.last - first
+        alone = self.last is not None and left == 1  # there is nothing to make ahead of its time
         return DataLoader(
             _Made(self.make),
             sampler=numbers,
             batch_size=None,
             collate_fn=_as_it_is,
-            num_workers=self.workers,
+            num_workers=0 if alone else min(self.workers, left),  # to start a process takes long
             worker_init_fn=_leave_interrupts_to_the_first,
             generator=torch.Generator(),  # so that the training's own numbers are not used up
         )
