@@ -1,8 +1,12 @@
 """Pictures become squares: the middle, or any part; broken ones are named, counted and skipped."""
 
+import gc
 import io
 import os
 import signal
+import time
+import weakref
+from multiprocessing import active_children
 
 import numpy as np
 import pytest
@@ -187,6 +191,17 @@ def test_no_more_processes_than_there_is_to_make():
     stream = Stream(squared, workers=3, last=5)
     assert [stream.loader(first).num_workers for first in (1, 3, 4)] == [3, 2, 0]
     assert stream(4) == (16, os.getpid())
+
+
+def test_a_stream_in_a_circle_ends_at_once():
+    """As that of a training that was stopped, whose error holds all of it."""
+    stream = Stream(squared, workers=2)
+    stream.itself, processes = stream, {stream(n)[1] for n in range(4)}
+    ended, before = weakref.ref(stream), time.monotonic()
+    del stream
+    gc.collect()
+    assert ended() is None and time.monotonic() - before < 4  # a process that is not told is waited for, for 5 seconds
+    assert not processes & {process.pid for process in active_children()}
 
 
 def failing(number):

@@ -272,16 +272,17 @@ class Stream:
     def __init__(self, make: Callable[[int], Any], workers: int, last: int | None = None) -> None:
         self.make, self.workers, self.last = make, workers, last
         self.due: int | None = None
-        self.coming: Iterator[Any] = iter(())
+        self.coming: list[Iterator[Any]] = []
+        # Held from outside: in a circle that is collected, a loader's queues end before it has told its processes to,
+        # and it waits five seconds for each.
+        self.end = weakref.finalize(self, self.coming.clear)
 
     def __call__(self, number: int) -> Any:
         if number != self.due:
-            self.coming = iter(self.loader(number))
-            atexit.register(
-                _let_go, weakref.ref(self)
-            )  # before the loader waits for its processes to end by themselves
+            self.coming[:] = [iter(self.loader(number))]
+            atexit.register(self.end)  # before the loader waits for its processes to end by themselves
         self.due = number + 1
-        made = next(self.coming)
+        made = next(self.coming[0])
         if isinstance(made, Failed):
             raise made.error
         return made
@@ -299,11 +300,6 @@ class Stream:
             worker_init_fn=_leave_interrupts_to_the_first,
             generator=torch.Generator(),  # so that the training's own numbers are not used up
         )
-
-
-def _let_go(stream: weakref.ref[Stream]) -> None:
-    if (alive := stream()) is not None:
-        alive.coming = iter(())
 
 
 class _Made(Dataset[Any]):
