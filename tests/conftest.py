@@ -1,6 +1,7 @@
 """For all tests: memory that nobody has written reads as NaN, and property tests draw the same examples every time."""
 
 import os
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -8,6 +9,10 @@ from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; read when Triton is imported
+    if find_spec("triton") is not None:
+        from interpreter import quicken
+
+        quicken()
 
 torch.use_deterministic_algorithms(True)
 torch.utils.deterministic.fill_uninitialized_memory = True  # torch.empty and its kin come filled with NaN
