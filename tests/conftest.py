@@ -1,5 +1,6 @@
 """For all tests: memory that nobody has written reads as NaN, and property tests draw the same examples every time."""
 
+import gc
 import os
 from importlib.util import find_spec
 
@@ -73,3 +74,27 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--device"):
         torch.set_default_device(config.getoption("--device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays: to look through it for garbage, again and again, takes longer than many tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        settle()
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settled():
+    """So does what a file leaves behind for good, such as the caches of the compiler."""
+    yield
+    if len(gc.get_objects()) > 100_000:
+        settle()
+
+
+def settle():
+    gc.collect()
+    gc.freeze()
