@@ -8,6 +8,9 @@ def quicken():
     import triton.language as tl
     from triton.runtime import interpreter
 
+    if not all(hasattr(interpreter, name) for name in ("interpreter_builder", "_patch_lang", "_LangPatchScope")):
+        return  # another Triton, with other names: all the work is done
+
     # Every sum and product of integers is computed once more in 64 bits; but what is found is told in debug mode alone.
     builder = interpreter.interpreter_builder
     if not builder.options.debug:
