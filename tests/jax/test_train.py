@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 
@@ -92,6 +93,11 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(whole, lists, tmp_path, mo
         fit(SMALL, lists, tmp_path)
     with pytest.raises(ValueError, match=r"begun with other settings: rate was 0.01, now 0.1"):
         fit(replace(SMALL, rate=0.1), lists, tmp_path, resume=True)
+    other = tmp_path / "other"
+    shutil.copytree(lists, other)
+    (other / "basic_test.tsv").write_text("Source\tTarget\n[MAX 1 2 ]\t2\n")
+    with pytest.raises(ValueError, match="begun with other data"):
+        fit(SMALL, other, tmp_path, resume=True)
     with pytest.raises(KeyboardInterrupt, match="stopped after step 4 of 6; go on with --resume"):
         fit(SMALL, lists, tmp_path, resume=True)
     result = fit(SMALL, lists, tmp_path, resume=True)
@@ -141,7 +147,8 @@ def test_steps_are_timed_and_written(tmp_path, monkeypatch, capsys):
     assert command_line(bench.main, "bench", [*given, "--only", "retrieval"]) == 0
     told = capsys.readouterr().out
     facts = json.loads((tmp_path / "new" / "steps.json").read_text())
-    assert [line["attention"] for line in facts["steps"]] == list(bench.ATTENTIONS) == list(bench.PAPER)
+    assert [line["attention"] for line in facts["steps"]] == list(bench.PAPER)
+    assert {*bench.PAPER, bench.ON_GPUS} == set(bench.ATTENTIONS)
     for line in facts["steps"]:
         assert line["ms"] > 0 and line["mib"] > 0 and line["attention"] in told
     assert command_line(bench.main, "bench", [*given, "--only", "poem"]) == 1

@@ -52,9 +52,10 @@ class LongShort:
 
 @dataclass(frozen=True)
 class Full:
-    """All tokens see all tokens. implementation: of jax.nn.dot_product_attention; None leaves the choice to it."""
+    """All tokens see all tokens. implementation: of jax.nn.dot_product_attention; cuDNN's is flash attention, for GPUs,
+    16 bits and padding at the end."""
 
-    implementation: Literal["xla", "cudnn"] | None = None
+    implementation: Literal["xla", "cudnn"] = "xla"
 
     def build(
         self, width: int, heads: int, max_length: int, *, dropout: float, global_tokens: int, dtype: Any, rngs: nnx.Rngs
@@ -62,7 +63,13 @@ class Full:
         return Attention(width, heads, self.attend, dtype, rngs)
 
     def attend(self, q: Array, k: Array, v: Array, mask: Array) -> Array:
-        return jax.nn.dot_product_attention(q, k, v, mask=mask[:, None, None], implementation=self.implementation)
+        if self.implementation == "cudnn":
+            lengths = mask.sum(1, dtype=jnp.int32)
+            queries = jnp.full_like(lengths, q.shape[1])
+            return jax.nn.dot_product_attention(
+                q, k, v, query_seq_lengths=queries, key_value_seq_lengths=lengths, implementation="cudnn"
+            )
+        return jax.nn.dot_product_attention(q, k, v, mask=mask[:, None, None])
 
 
 @dataclass(frozen=True)

@@ -205,13 +205,17 @@ class Folder:
             raise FileExistsError(f"{path} holds a run: go on with --resume, or give another --out or --seed")
         self.best.mkdir(parents=True, exist_ok=True)
 
-    def save(self, trainer: Trainer, progress: Progress) -> None:
-        record = {"training": json.dumps(asdict(self.training)), "progress": json.dumps(asdict(progress))}
+    def save(self, trainer: Trainer, progress: Progress, data: str) -> None:
+        record = {
+            "training": json.dumps(asdict(self.training)),
+            "progress": json.dumps(asdict(progress)),
+            "data": data,
+        }
         with whole(self.last) as path:
             save_file(trainer.arrays, path, metadata=record)
 
-    def load(self, trainer: Trainer) -> Progress:
-        """Where the run stopped; its beginning, if it is new."""
+    def load(self, trainer: Trainer, data: str) -> Progress:
+        """Where the run stopped; its beginning, if it is new. data: the fingerprint of what it learns from."""
         if not self.last.exists():
             return Progress()
         try:
@@ -223,6 +227,8 @@ class Folder:
         changed = [f"{name} was {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
         if changed:
             raise ValueError(f"{self.path} was begun with other settings: {'; '.join(changed)}")
+        if record["data"] != data:
+            raise ValueError(f"{self.path} was begun with other data")
         trainer.restore(arrays)
         return Progress(**json.loads(record["progress"]))
 
@@ -280,29 +286,27 @@ class Signals:
 def fit(training: Training, data: Path | None, out: Path, resume: bool = False) -> dict[str, Any]:
     """Train, choose on the development set, and judge what was chosen on the test set."""
     folder = Folder(out / training.name, training, resume)
-    trainer = Trainer(training)
-    progress = folder.load(trainer)
-    splits = training.splits(data)
+    splits, trainer = training.splits(data), Trainer(training)
+    fingerprint = splits.fingerprint()
+    progress = folder.load(trainer, fingerprint)
     epochs = Epochs(len(splits.train), training.batch, training.seed)
     with bar(training, progress) as tell, Signals() as signals:
-        since = time.perf_counter()
+        since = time.perf_counter() - progress.seconds
         while progress.step < training.steps and not signals.stopped:
             step = progress.step + 1
             which = epochs.at(step - 1)
             tokens = splits.train.sequences.padded(which, training.longest, training.longest)
             loss = trainer.learn(step, tokens, splits.train.labels[which])
-            progress = replace(progress, step=step)
+            progress = replace(progress, step=step, seconds=time.perf_counter() - since)
             last = step == training.steps
             if step % training.evaluate_every == 0 or last:
                 accuracy = trainer.accuracy(splits.dev)
                 if accuracy > progress.best:
                     progress = replace(progress, best=accuracy, best_step=step)
                     folder.save_best(trainer)
-                now = time.perf_counter()
-                progress, since = replace(progress, seconds=progress.seconds + now - since), now
                 folder.log(step=step, loss=float(loss), accuracy=accuracy, seconds=progress.seconds)
             if step % SAVE_EVERY == 0 or last or signals.stopped:
-                folder.save(trainer, progress)
+                folder.save(trainer, progress, fingerprint)
             tell(progress)
     if progress.step < training.steps:
         raise KeyboardInterrupt(f"stopped after step {progress.step} of {training.steps}; go on with --resume")
