@@ -31,10 +31,11 @@ _OPS = ("RelativePositions", "dynamic_projection", "long_short_attention")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in (*__all__, "nn", "ops"):
         raise AttributeError(f"module 'longshort' has no attribute {name!r}")
     try:
-        found = getattr(import_module("longshort.ops" if name in _OPS else "longshort.nn"), name)
+        nn, ops = import_module("longshort.nn"), import_module("longshort.ops")
+        found = {"nn": nn, "ops": ops}.get(name) or getattr(ops if name in _OPS else nn, name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

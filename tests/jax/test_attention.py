@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from longshort.jax import CausalLongShortAttention, GridLongShortAttention, LongShortAttention
 
@@ -150,7 +150,7 @@ def test_sharded_over_the_batch_nothing_is_gathered(name):
     def step(weights, x):
         return jax.value_and_grad(lambda weights, x: (run(name, nnx.merge(graph, weights), x) ** 2).mean())(weights, x)
 
-    mesh = jax.make_mesh((4,), ("data",))
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))  # as it is by default in newer ones
     spread, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
     sharded = jax.jit(step, in_shardings=(everywhere, spread), out_shardings=everywhere)
     given = jax.device_put(weights, everywhere), jax.device_put(x, spread)
@@ -172,6 +172,22 @@ def test_dropout_is_for_training():
     np.testing.assert_allclose(compiled("sequence", layer, x), expected, atol=1e-6)
 
 
+def test_layers_share_no_stream_of_random_numbers():
+    rngs = nnx.Rngs(0)
+    layers = nnx.List([LongShortAttention(24, 3, window=8, rank=2, dropout=0.5, rngs=rngs) for _ in range(2)])
+    before = rngs.dropout.count[...].item()
+    layers[0](tokens(n=9))
+    assert rngs.dropout.count[...] == before
+    nnx.split(layers, graph=False)  # which refuses what is shared
+
+
+def test_a_cache_keeps_its_types():
+    layer = layer_of("text")
+    cache = layer.empty_cache(2, memory=8, dtype=jnp.bfloat16)
+    _, made = nnx.jit(lambda layer, x, cache: layer(x, cache))(layer, tokens(n=5), cache)
+    assert jax.tree.map(lambda t: t.dtype, made) == jax.tree.map(lambda t: t.dtype, cache)
+
+
 def test_what_stands_in_the_padding_reaches_no_one():
     layer, x = layer_of("sequence"), tokens()
     for poison in (1e6, np.nan, np.inf):
@@ -191,6 +207,7 @@ def test_padding_to_a_common_length_changes_nothing():
 
 def test_bad_settings_and_input_are_refused():
     rngs = nnx.Rngs(0)
+    other = CausalLongShortAttention(24, 3, window=8, segment=2, rank=2, rngs=rngs)
     for make, message in {
         lambda: LongShortAttention(24, 5, window=8, rank=2, rngs=rngs): "width 24 is not divisible by heads 5",
         lambda: LongShortAttention(24, 3, window=0, rank=0, rngs=rngs): "both 0",
@@ -205,7 +222,12 @@ def test_bad_settings_and_input_are_refused():
         lambda: layer_of("sequence")(tokens().astype(int)): "floating type",
         lambda: layer_of("sequence")(tokens(), jnp.ones((2, 3), bool)): r"mask must be bool \[2, 70\]",
         lambda: layer_of("grid")(tokens(), size=(5, 13)): r"a grid of \(5, 13\)",
+        lambda: layer_of("sequence")(tokens(), count=71): "count must be from 1 to the 70 tokens of x, got 71",
         lambda: layer_of("text")(tokens(), layer_of("text").empty_cache(1, memory=4)): "another batch or layer",
+        lambda: layer_of("text")(tokens(), other.empty_cache(2, memory=4)): r"its logits is \(2, 1, 6\)",
+        lambda: CausalLongShortAttention(
+            24, 3, window=8, segment=4, rank=1, positions="rotary", rngs=rngs
+        ): "positions",
     }.items():
         with pytest.raises(ValueError, match=message):
             make()

@@ -115,34 +115,75 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing():
         np.testing.assert_array_equal(value, before[name])
 
 
-@pytest.mark.parametrize("spec", [lj.LongShort(8, 4), lj.Full(), lj.Local(8), lj.Performer(16)], ids=str)
+SPECS = [lj.LongShort(8, 4), lj.Full(), lj.Local(8), lj.Linformer(6), lj.Performer(16)]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_padding_changes_no_attention(spec):
-    """But Linformer's, whose rows have weights by position, and nothing is learned of those that are masked."""
-    model = lj.SequenceClassifier(lj.SequenceConfig(spec, **SMALL), rngs=nnx.Rngs(0))
+    model = lj.SequenceClassifier(lj.SequenceConfig(spec, **SMALL, pooling="mean"), rngs=nnx.Rngs(0))
     scores = nnx.jit(lambda model, tokens: model(tokens))
     tokens = tokens_of()[:2]
     cut = scores(model, jnp.asarray(tokens[1:, :31]))
     np.testing.assert_allclose(scores(model, jnp.asarray(tokens))[1:], cut, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", [lj.Local(8), lj.Linformer(6), lj.Performer(16)], ids=str)
+@pytest.mark.parametrize("spec", SPECS[2:], ids=str)
 def test_what_it_is_compared_with_has_gradients_everywhere(spec):
     model = lj.SequenceClassifier(lj.SequenceConfig(spec, **SMALL, pooling="mean"), rngs=nnx.Rngs(0))
-    scores, grads = scores_and_gradients(model, tokens_of()[:2])
+    scores, grads = scores_and_gradients(model, tokens_of())
     assert np.isfinite(scores).all()
     for name, gradient in grads.items():
         assert np.isfinite(gradient).all() and (name.endswith("key.bias") or np.abs(gradient).max() > 0), name
 
 
-def test_many_random_features_come_near_full_attention():
+def test_random_features_come_to_full_attention():
+    """With 64 times as many of them, 8 times nearer."""
     x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 50, 24)), jnp.float32)
     mask = jnp.arange(50) < jnp.array([[50], [20]])
-    made = [
-        spec.build(24, 3, 50, dropout=0.0, global_tokens=0, dtype=None, rngs=nnx.Rngs(0))
-        for spec in (lj.Full(), lj.Performer(4096))
-    ]
-    full, random = (nnx.jit(lambda layer: layer(x, mask))(layer) for layer in made)
-    assert np.linalg.norm((full - random)[mask]) < 0.05 * np.linalg.norm(full[mask])
+    specs = (lj.Full(), lj.Performer(256), lj.Performer(16384))
+    full, few, many = (
+        nnx.jit(lambda layer: layer(x, mask))(spec.build(lj.Slot(24, 3, 50), nnx.Rngs(0))) for spec in specs
+    )
+    assert np.linalg.norm((full - many)[mask]) < 0.25 * np.linalg.norm((full - few)[mask])
+    assert np.linalg.norm((full - many)[mask]) < 0.05 * np.linalg.norm(full[mask])
+
+
+@pytest.mark.parametrize("spec", SPECS[:4], ids=str)
+def test_weights_of_attention_are_dropped_in_training(spec):
+    """By themselves, and so that the mean stays."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 40, 24)), jnp.float32)
+    layer = spec.build(lj.Slot(24, 3, 40, dropout=0.3), nnx.Rngs(0))
+    graph, state = nnx.split(layer)
+
+    def dropped(key):
+        layer = nnx.merge(graph, state, copy=True)
+        nnx.reseed(layer, default=key)
+        return layer(x)
+
+    found = jax.jit(lambda keys: jax.lax.map(dropped, keys))(jax.random.split(jax.random.key(0), 300))
+    layer.eval()
+    whole = nnx.jit(lambda layer: layer(x))(layer)
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+    assert np.linalg.norm(found.mean(0) - whole) < 0.15 * np.linalg.norm(found[0] - whole)
+
+
+def test_what_attention_adds_is_dropped():
+    """A feed-forward layer that adds nothing leaves attention alone."""
+    model = lj.SequenceClassifier(lj.SequenceConfig(lj.Full(), **SMALL, dropout=0.5), rngs=nnx.Rngs(0))
+    block = model.encoder.blocks[0]
+    for part in (block.feedforward.out.kernel, block.feedforward.out.bias):
+        part[...] = jnp.zeros_like(part[...])
+    x, mask = jnp.ones((1, 5, 24)), jnp.ones((1, 5), bool)
+    first, second = block(x, mask), block(x, mask)
+    assert (first != second).any() and ((first == x) | (first == second)).any()
+
+
+def test_weights_begin_as_pytorchs_do():
+    pytorch, model = both("8,4")
+    made = lj.to_torch(model)
+    for name, p in pytorch.named_parameters():
+        if p.numel() >= 500:
+            assert made[name].std() == pytest.approx(p.detach().numpy().std(), rel=0.1), name
 
 
 def test_dropout_is_for_training_and_half_precision_for_computing():
@@ -165,5 +206,18 @@ def test_bad_input_is_refused():
             model(jnp.asarray(tokens))
     with pytest.raises(ValueError, match="classes must be a whole number of at least 1"):
         lj.SequenceConfig(lj.Full(), classes=0)
+    for changes, message in {
+        "dropout": (dict(dropout=1.5), "dropout must be at least 0 and below 1, got 1.5"),
+        "dtype": (dict(dtype="bf16"), "dtype must be float32, bfloat16"),
+    }.values():
+        with pytest.raises(ValueError, match=message):
+            lj.SequenceConfig(lj.Full(), classes=2, **changes)
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        lj.Local(0).build(lj.Slot(24, 3, 9), nnx.Rngs(0))
+    with pytest.raises(ValueError, match="cuDNN's attention knows no dropout"):
+        lj.Full("cudnn").build(lj.Slot(24, 3, 9, dropout=0.1), nnx.Rngs(0))
+    for rotary in (LongShort(8, 4, rotary=True), Full(rotary=True)):
+        with pytest.raises(ValueError, match="rotary positions, which there are none of here"):
+            lj.from_torch(SequenceClassifier(SequenceConfig(rotary, **SMALL)), model)
     with pytest.raises(ValueError, match="pooling must be"):
         lj.SequenceConfig(lj.Full(), classes=2, pooling="max")

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import contextmanager
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -21,8 +22,10 @@ from longshort.jax import from_torch, to_torch
 from longshort.jax.train import Trainer, Training, command_line, fit
 from longshort.models.sequence import SequenceClassifier, SequenceConfig
 from longshort.nn.spec import LongShort
+from longshort.recipes import lra
 from longshort.train import Schedule
 
+JUDGED = 7  # at a time, so that a last batch is filled up
 SMALL = Training("listops", attention="2,2", steps=6, warmup=2, longest=24, batch=8, rate=1e-2, evaluate_every=3)
 NAME = "jax.listops.w2r2.seed0"
 
@@ -35,6 +38,13 @@ def lists(tmp_path_factory):
         trees = [f"[MAX {i % 10} [MIN {i // 10} 9 ] ]\t{max(i % 10, i // 10)}\n" for i in range(count)]
         (folder / f"basic_{name}.tsv").write_text("Source\tTarget\n" + "".join(trees))
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_at_a_time():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "JUDGED", JUDGED)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +119,44 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(whole, lists, tmp_path, mo
         np.testing.assert_array_equal(value, theirs[name])
 
 
+def test_a_signal_between_steps_loses_nothing(lists, tmp_path, monkeypatch):
+    @contextmanager
+    def bar(training, begun):
+        yield lambda progress: progress.step == 2 and os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(train, "bar", bar)
+    with pytest.raises(KeyboardInterrupt, match="stopped after step 2"):
+        fit(SMALL, lists, tmp_path)
+    trainer = Trainer(SMALL)
+    folder = train.Folder(tmp_path / NAME, SMALL, resume=True)
+    assert folder.load(trainer, SMALL.splits(lists).fingerprint()).step == 2
+
+
+def test_nothing_is_dropped_when_a_model_is_judged(lists):
+    trainer, items = Trainer(replace(SMALL, dropout=0.9)), SMALL.splits(lists).dev
+    theirs = SequenceClassifier(SequenceConfig(LongShort(2, 2), classes=10, length=1024)).eval()
+    to_torch(trainer.model(trainer.weights), theirs)
+    found = theirs(torch.from_numpy(items.sequences.padded(np.arange(30), 24))).argmax(1).numpy() == items.labels
+    assert trainer.accuracy(items) == pytest.approx(found.mean())
+
+
+def test_a_loss_that_is_no_number_ends_the_run(lists, tmp_path):
+    with pytest.raises(ValueError, match="the loss is nan at step 3"):
+        fit(replace(SMALL, rate=float("nan")), lists, tmp_path)
+
+
+def test_settings_are_those_of_the_recipes():
+    for task, recipe in dict(listops=lra.listops, text=lra.text).items():
+        ours, theirs = train.USUAL[task], recipe()
+        assert (ours.steps, ours.warmup, ours.rate) == (theirs.steps, theirs.schedule.warmup, theirs.optimizer.lr)
+        assert (ours.longest, ours.batch) == (theirs.task.length, theirs.task.sequences)
+        assert ours.evaluate_every == theirs.evaluate_every
+        for field in ("classes", "length", "layers", "width", "heads", "feedforward", "head", "dropout"):
+            assert getattr(ours.model, field) == getattr(theirs.model, field), field
+        assert ours.model.attention_dropout == theirs.model.attention_dropout
+        assert (ours.model.attention.window, ours.model.attention.rank) == (8, 32)
+
+
 def test_dropout_depends_on_the_step_alone():
     trainer = Trainer(replace(SMALL, dropout=0.5))
     tokens, labels = jnp.ones((8, 24), int), jnp.zeros(8, int)
@@ -127,6 +175,8 @@ def test_the_command_line(lists, tmp_path, capsys):
     assert told.startswith("test: ") and "jax.listops.full.seed0" in told
     for changes, message in (
         ([], "holds a run"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--attention", "0,0"], "both 0"),
         (["--attention", "poem"], "there is no attention 'poem'; there are WINDOW,RANK such as '8,32', and full,"),
         (["--seed", "1", "--batch", "0"], "batch must be at least 1, got 0"),
         (["--seed", "1", "--data", str(tmp_path / "none")], "none has no basic_train.tsv"),

@@ -15,7 +15,7 @@ try:
     )
     from longshort.jax.ops import RelativePositions, dynamic_projection, long_short_attention
     from longshort.jax.sequence import PairClassifier, SequenceClassifier, SequenceConfig
-    from longshort.jax.specs import AttentionSpec, Full, Linformer, Local, LongShort, Performer
+    from longshort.jax.specs import AttentionSpec, Full, Linformer, Local, LongShort, Performer, Slot
     from longshort.jax.weights import from_torch, to_torch
 except ModuleNotFoundError as error:
     if (error.name or "").split(".")[0] not in ("jax", "flax", "einops"):
@@ -40,6 +40,7 @@ __all__ = [
     "Segments",
     "SequenceClassifier",
     "SequenceConfig",
+    "Slot",
     "Tiles",
     "dynamic_projection",
     "from_torch",

@@ -47,10 +47,17 @@ def layer_norm(width: int, *, eps: float = 1e-5, dtype: Any = None, rngs: nnx.Rn
     return nnx.LayerNorm(width, epsilon=eps, use_fast_variance=False, dtype=dtype, rngs=rngs)
 
 
+def drop(rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
+    """Which needs no random numbers where nothing is dropped."""
+    return nnx.Dropout(rate, rngs=rngs if rate else None)
+
+
 class DualLN(nnx.Module):
     """`local` is LN_L and `global_` is LN_G; each spans all heads and is shared by keys and values."""
 
-    def __init__(self, width: int, *, enabled: bool, eps: float, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, width: int, *, enabled: bool = True, eps: float = 1e-5, dtype: Any = None, rngs: nnx.Rngs
+    ) -> None:
         self.local = layer_norm(width, eps=eps, dtype=dtype, rngs=rngs) if enabled else same
         self.global_ = layer_norm(width, eps=eps, dtype=dtype, rngs=rngs) if enabled else same
 
@@ -88,7 +95,7 @@ class Projections(nnx.Module):
         self.rows = linear(width, heads * rank, dtype=dtype, rngs=rngs)
         self.norm = DualLN(width, enabled=dual_norm, eps=eps, dtype=dtype, rngs=rngs)
         self.dropout, self.deterministic = dropout, False  # train() and eval() of a model set the second
-        self.rngs = rngs if dropout else None
+        self.rngs = rngs.dropout.fork() if dropout else None  # no two layers share one
 
     def split(self, x: Array) -> Array:
         return rearrange(x, "b n (h d) -> b h n d", h=self.heads)
@@ -108,7 +115,7 @@ class Projections(nnx.Module):
     def attend(self, q: Array, k: Array, v: Array, k_global: Array, v_global: Array, **how: Any) -> Array:
         """The operation, with the layer's dropout."""
         if self.rngs is not None and not self.deterministic:
-            how |= dict(dropout=self.dropout, rng=self.rngs.dropout())
+            how |= dict(dropout=self.dropout, rng=self.rngs())
         return long_short_attention(q, k, v, k_global, v_global, impl=self.impl, **how)
 
     def check_input(self, x: Array) -> None:
@@ -142,11 +149,12 @@ class LongShortAttention(Projections):
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(width, heads, rank, bias, dropout, dual_norm, eps, impl, dtype, rngs)
-        self.geometry = Segments(window)
-        self.global_tokens = checked(window, rank, global_tokens)
+        check_sizes(window, rank, global_tokens)
+        self.geometry, self.global_tokens = Segments(window), global_tokens
 
     def __call__(self, x: Array, mask: Array | None = None, count: int | None = None) -> Array:
         """count: the first so many tokens' output is wanted alone; of global tokens it costs less than all."""
+        check_count(count, x)
         y = attend(self, x, mask, self.geometry, others=count is None or count > self.global_tokens)
         return y if count is None else y[:, :count]
 
@@ -176,8 +184,8 @@ class GridLongShortAttention(Projections):
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(width, heads, rank, bias, dropout, dual_norm, eps, impl, dtype, rngs)
-        self.window = window
-        self.global_tokens = checked(window, rank, global_tokens)
+        check_sizes(window, rank, global_tokens)
+        self.window, self.global_tokens = window, global_tokens
         offsets = Tiles(window, 1, 1).offsets
         if relative_bias and not offsets:
             raise ValueError("relative_bias is for local scores, but window is 0")
@@ -190,12 +198,16 @@ class GridLongShortAttention(Projections):
         return attend(self, x, mask, Tiles(self.window, *size), bias=bias)
 
 
-def checked(window: int, rank: int, global_tokens: int) -> int:
+def check_sizes(window: int, rank: int, global_tokens: int) -> None:
     if window == 0 and rank == 0:
         raise ValueError("window and rank are both 0: nothing to attend to")
     if global_tokens < 0:
         raise ValueError(f"global_tokens must not be negative, got {global_tokens}")
-    return global_tokens
+
+
+def check_count(count: int | None, x: Array) -> None:
+    if count is not None and not 1 <= count <= x.shape[1]:
+        raise ValueError(f"count must be from 1 to the {x.shape[1]} tokens of x, got {count}")
 
 
 def attend(
@@ -319,6 +331,8 @@ class CausalLongShortAttention(Projections):
     ) -> None:
         super().__init__(width, heads, rank, bias, dropout, dual_norm, eps, impl, dtype, rngs)
         self.geometry = Causal(window, segment, rank, kind)
+        if not isinstance(positions, bool):
+            raise ValueError(f"positions must be True (Transformer-XL's) or False, got {positions!r}")
         self.positions = TransformerXLPositions(width, heads, dtype=dtype, rngs=rngs) if positions else None
 
     def __call__(self, x: Array, cache: CausalCache | None = None) -> tuple[Array, CausalCache | None]:
@@ -369,7 +383,8 @@ class CausalLongShortAttention(Projections):
             logits=newest(logits, 1, g.segment - 1),
             length=cache.length + n,
         )
-        return self.out(self.merge(y)), made
+        same_types = jax.tree.map(lambda new, old: new.astype(old.dtype), made, cache)  # as lax.scan wants it
+        return self.out(self.merge(y)), same_types
 
     def tables(self, rows: int, dtype: Any) -> RelativePositions | None:
         return None if self.positions is None else self.positions(self.geometry.span, rows, dtype)
@@ -389,9 +404,18 @@ class CausalLongShortAttention(Projections):
         return CausalCache(zeros(g.kept), zeros(g.kept), zeros(rows), zeros(rows), logits, jnp.zeros((), jnp.int32))
 
     def check_cache(self, x: Array, cache: CausalCache) -> None:
-        kept = (x.shape[0], self.heads, self.geometry.kept, self.width // self.heads)
-        if cache.k.shape != kept:
-            raise ValueError(f"cache is of another batch or layer: its keys are {cache.k.shape}, expected {kept}")
+        batch, width, g = x.shape[0], self.width // self.heads, self.geometry
+        rows = cache.k_global.shape[2] if cache.k_global.ndim == 4 else 0
+        expected = {
+            "k": (batch, self.heads, g.kept, width),
+            "k_global": (batch, self.heads, rows, width),
+            "logits": (batch, g.segment - 1, self.heads * self.rank),
+        }
+        for name, shape in expected.items():
+            if getattr(cache, name).shape != shape:
+                raise ValueError(
+                    f"cache is of another batch or layer: its {name} is {getattr(cache, name).shape}, expected {shape}"
+                )
 
 
 def newest(t: Array, axis: int, count: int) -> Array:

@@ -23,9 +23,10 @@ from flax import nnx
 from rich.console import Console
 from rich.table import Table
 
+from longshort.data.files import whole_file
 from longshort.jax.sequence import PairClassifier, SequenceClassifier, SequenceConfig
 from longshort.jax.specs import AttentionSpec, Full, Linformer, Local, LongShort, Performer
-from longshort.jax.train import command_line, device, whole
+from longshort.jax.train import command_line, device
 
 SIZES = {
     "listops": SequenceConfig(
@@ -158,8 +159,8 @@ def main(
             status.update(f"{size}, {name}")
             found.append(measure(size, name, batch, repeats, dtype))
             facts = {"batch": batch, "dtype": dtype, "device": device(), "jax": jax.__version__}
-            with whole(out) as path:
-                path.write_text(json.dumps({**facts, "steps": [asdict(each) for each in found]}, indent=1))
+            with whole_file(out) as file:
+                file.write(json.dumps({**facts, "steps": [asdict(each) for each in found]}, indent=1).encode())
     console.print(table(found, batch, dtype))
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 

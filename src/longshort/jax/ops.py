@@ -89,6 +89,7 @@ def long_short_attention(
     impl: "reference" (dense, O(N²)), "chunked" (linear memory), or "auto".
     """
     check(q, k, v, k_global, v_global, geometry, mask, mask_global, positions, bias, dropout, rng, impl)
+    check_place(q, k, k_global, geometry, start, first_row)
     n, keys, rows = q.shape[2], k.shape[2], k_global.shape[2]
     if first_row is None:
         first_row = geometry.rows_before(start + n) - rows if isinstance(geometry, Causal) else 0
@@ -216,7 +217,9 @@ def chunked(
     if whole.rng is not None:
         blocks = blocks._replace(rng=jax.random.split(whole.rng, count))
     tile_bias = None if bias is None else bias_of_a_tile(bias, geometry, axes)
-    at_once = max(1, SCORES // (batch * heads * block * (blocks.k.shape[3] + rows)))
+    at_once = count  # where the batch is a symbol, as in jax.export
+    if isinstance(batch, int):
+        at_once = max(1, SCORES // (batch * heads * block * (blocks.k.shape[3] + rows)))
     each = jax.checkpoint(lambda one: attend(one, tile_bias))
     out = jax.vmap(each)(blocks) if at_once >= count else lax.map(each, blocks, batch_size=at_once)
     return tokens(out, size, axes)
@@ -330,6 +333,8 @@ def check(
         raise ValueError(f"impl must be one of {', '.join(get_args(Implementation))}, got {impl!r}")
     if q.ndim != 4 or q.shape[2] < 1:
         raise ValueError(f"q must be [batch, heads, at least 1 token, width], got {q.shape}")
+    if not jnp.issubdtype(q.dtype, jnp.floating):
+        raise ValueError(f"q must be of a floating type, got {q.dtype}")
     batch, heads, n, width = q.shape
     if k.shape != v.shape or k.ndim != 4 or (k.shape[0], k.shape[1], k.shape[3]) != (batch, heads, width):
         raise ValueError(f"k and v must be [{batch}, {heads}, keys, {width}] as q is, got {k.shape} and {v.shape}")
@@ -343,8 +348,8 @@ def check(
         raise ValueError(f"there are {n} tokens, but a grid of {geometry.height} × {geometry.width}")
     if geometry.window == 0 and k_global.shape[2] == 0:
         raise ValueError("window is 0 and there are no rows: nothing to attend to")
-    if positions is not None and not isinstance(geometry, Causal):
-        raise ValueError("relative positions are for the causal form; a grid takes a bias")
+    if positions is not None:
+        check_positions(positions, geometry, heads, width, k_global.shape[2])
     sides = geometry.offsets if isinstance(geometry, Tiles) else 0
     if bias is not None and bias.shape != (heads, sides, sides):
         raise ValueError(f"bias must be [{heads} heads, {sides} offsets, {sides} offsets], got {bias.shape}")
@@ -354,6 +359,34 @@ def check(
         raise ValueError(f"dropout {dropout} needs rng, a key to draw from")
     check_mask("mask", mask, batch, k.shape[2])
     check_mask("mask_global", mask_global, batch, k_global.shape[2])
+
+
+def check_positions(positions: RelativePositions, geometry: Geometry, heads: int, width: int, rows: int) -> None:
+    if not isinstance(geometry, Causal):
+        raise ValueError("relative positions are for the causal form; a grid takes a bias")
+    for name, table in zip(positions._fields, positions, strict=True):
+        least = {"local": geometry.span, "rows": rows}.get(name)
+        tall = (table.shape[1],) if least is not None and table.ndim == 3 and table.shape[1] >= least else ()
+        if table.shape != (heads, *tall, width) or (least is not None and not tall):
+            shape = f"[{heads}, {width}]" if least is None else f"[{heads}, {least} or more, {width}]"
+            raise ValueError(f"positions.{name} must be {shape}, got {table.shape}")
+
+
+def check_place(
+    q: Array, k: Array, k_global: Array, geometry: Geometry, start: Number, first_row: Number | None
+) -> None:
+    """What is traced cannot be looked at."""
+    if not isinstance(geometry, Causal):
+        if not isinstance(start, int) or start or first_row is not None:
+            raise ValueError("start and first_row are for the causal form")
+    elif isinstance(start, int):
+        end = start + q.shape[2]
+        if start < 0 or k.shape[2] > end:
+            raise ValueError(f"there are {k.shape[2]} keys, but the text has {end} tokens by the last query")
+        if first_row is None and k_global.shape[2] > geometry.rows_before(end):
+            raise ValueError(
+                f"there are {k_global.shape[2]} rows, but {geometry.rows_before(end)} are finished by then"
+            )
 
 
 def check_mask(name: str, mask: Array | None, batch: int, length: int) -> None:

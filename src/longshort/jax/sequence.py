@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from longshort.jax.attention import layer_norm, linear
-from longshort.jax.specs import AttentionSpec
+from longshort.jax.attention import drop, layer_norm, linear
+from longshort.jax.specs import AttentionSpec, Slot
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class SequenceConfig:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
         if self.pooling not in ("cls", "mean"):
             raise ValueError(f"pooling must be 'cls' or 'mean', got {self.pooling!r}")
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        if self.dtype not in ("float32", "bfloat16", "float16", "float64"):
+            raise ValueError(f"dtype must be float32, bfloat16, float16 or float64, got {self.dtype!r}")
 
 
 class FeedForward(nnx.Module):
@@ -52,7 +57,7 @@ class FeedForward(nnx.Module):
     def __init__(self, width: int, inner: int, *, dropout: float, dtype: Any, rngs: nnx.Rngs) -> None:
         self.inner = linear(width, inner, dtype=dtype, rngs=rngs)
         self.out = linear(inner, width, dtype=dtype, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.dropout = drop(dropout, rngs)
 
     def __call__(self, x: Array) -> Array:
         return self.out(self.dropout(jax.nn.gelu(self.inner(x), approximate=False)))
@@ -63,20 +68,20 @@ class Block(nnx.Module):
 
     def __init__(self, config: SequenceConfig, global_tokens: int, rngs: nnx.Rngs) -> None:
         self.attention_norm = layer_norm(config.width, dtype=config.dtype, rngs=rngs)
-        self.attention: Any = config.attention.build(
+        slot = Slot(
             config.width,
             config.heads,
             config.length + global_tokens,
             dropout=config.attention_dropout,
             global_tokens=global_tokens,
             dtype=config.dtype,
-            rngs=rngs,
         )
+        self.attention: Any = config.attention.build(slot, rngs)
         self.feedforward_norm = layer_norm(config.width, dtype=config.dtype, rngs=rngs)
         self.feedforward = FeedForward(
             config.width, config.feedforward, dropout=config.dropout, dtype=config.dtype, rngs=rngs
         )
-        self.dropout = nnx.Dropout(config.dropout, rngs=rngs)
+        self.dropout = drop(config.dropout, rngs)
 
     def __call__(self, x: Array, mask: Array, count: int | None = None) -> Array:  # [B, N, C], [B, N]
         """What all tokens come to, or the first `count` alone."""
@@ -87,7 +92,8 @@ class Block(nnx.Module):
 
 class Encoder(nnx.Module):
     """Tokens [B, N] to what stands for each sequence, [B, C]. CLS comes before the last layer, and is a global token
-    there; without it, the mean over real tokens is taken."""
+    there; without it, the mean over real tokens is taken. A token outside the vocabulary makes NaN: under jit nothing
+    can be said of it."""
 
     def __init__(self, config: SequenceConfig, rngs: nnx.Rngs) -> None:
         small = nnx.initializers.normal(0.02)
@@ -95,7 +101,7 @@ class Encoder(nnx.Module):
         self.embedding = nnx.Embed(config.vocabulary, config.width, embedding_init=small, rngs=rngs)
         self.positions = nnx.Embed(config.length, config.width, embedding_init=small, rngs=rngs)
         self.cls = nnx.Param(small(rngs.params(), (config.width,))) if config.pooling == "cls" else None
-        self.dropout = nnx.Dropout(config.dropout, rngs=rngs)
+        self.dropout = drop(config.dropout, rngs)
         last = config.layers - 1
         self.blocks = nnx.List([Block(config, int(i == last and self.cls is not None), rngs) for i in range(last + 1)])
         self.norm = layer_norm(config.width, dtype=config.dtype, rngs=rngs)

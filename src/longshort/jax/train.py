@@ -2,15 +2,15 @@
 
 python -m longshort.jax.train listops
 
-A run has a folder: `last.safetensors` is all it needs to go on, `best` the model that was best on the development set,
-as PyTorch's SequenceClassifier.from_pretrained reads it, `log.jsonl` what happened, `result.json` what came out.
+A run has a folder: `last.safetensors` is all it needs to go on, `best` the model that was best on the development set
+(with long-short or full attention, PyTorch's SequenceClassifier.from_pretrained reads it), `log.jsonl` what happened,
+`result.json` what came out.
 B sequences of a batch, L length.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -33,9 +33,10 @@ from rich.console import Console
 from rich.progress import BarColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from longshort.data.epochs import Epochs
+from longshort.data.files import whole_file
 from longshort.data.imdb import Imdb
 from longshort.data.labelled import Labelled, LabelledSplits
 from longshort.data.listops import ListOps
@@ -55,6 +56,8 @@ SAVE_EVERY = 1_000  # steps: the most that a kill can cost
 
 def attention_named(name: str) -> AttentionSpec:
     """ "8,32", or a name."""
+    if name == "0,0":
+        raise ValueError("window and rank are both 0: nothing to attend to")  # before any data is made
     if sizes := re.fullmatch(r"(\d+),(\d+)", name):
         return LongShort(int(sizes[1]), int(sizes[2]))
     if name not in ATTENTIONS:
@@ -91,6 +94,8 @@ class Training:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.warmup < self.steps:
             raise ValueError(f"warmup must be below steps {self.steps}, got {self.warmup}")
+        if self.brackets and self.task != "listops":
+            raise ValueError(f"brackets are ListOps', not those of {self.task}")
         attention_named(self.attention)
 
     @property
@@ -211,8 +216,8 @@ class Folder:
             "progress": json.dumps(asdict(progress)),
             "data": data,
         }
-        with whole(self.last) as path:
-            save_file(trainer.arrays, path, metadata=record)
+        with whole_file(self.last) as file:
+            file.write(save(trainer.arrays, metadata=record))
 
     def load(self, trainer: Trainer, data: str) -> Progress:
         """Where the run stopped; its beginning, if it is new. data: the fingerprint of what it learns from."""
@@ -233,10 +238,11 @@ class Folder:
         return Progress(**json.loads(record["progress"]))
 
     def save_best(self, trainer: Trainer) -> None:
-        with whole(self.best / "model.safetensors") as path:
-            save_file(to_torch(trainer.model(trainer.weights)), path)
-        with whole(self.best / "config.json") as path:
-            path.write_text(json.dumps(config_of_pytorch(self.training.model), indent=2))
+        with whole_file(self.best / "model.safetensors") as file:
+            file.write(save(to_torch(trainer.model(trainer.weights))))
+        if (config := config_of_pytorch(self.training.model)) is not None:
+            with whole_file(self.best / "config.json") as file:
+                file.write(json.dumps(config, indent=2).encode())
 
     def load_best(self, trainer: Trainer) -> None:
         model = from_torch(load_file(self.best / "model.safetensors"), trainer.model(trainer.weights))
@@ -247,17 +253,11 @@ class Folder:
             file.write(json.dumps(facts) + "\n")
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A file to write, which takes its name when it is done."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    yield unfinished
-    os.replace(unfinished, path)
-
-
-def config_of_pytorch(config: SequenceConfig) -> dict[str, Any]:
-    """As longshort.models.sequence writes it down."""
+def config_of_pytorch(config: SequenceConfig) -> dict[str, Any] | None:
+    """As longshort.models.sequence writes it down; None of an attention that PyTorch's side has no like of."""
     spec = config.attention
+    if not isinstance(spec, LongShort | Full):
+        return None
     made = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in ("attention", "dtype")}
     settings = asdict(spec) if isinstance(spec, LongShort) else {}
     return {"attention": {"type": f"longshort.nn.spec:{type(spec).__name__}", **settings}, **made}
@@ -305,15 +305,18 @@ def fit(training: Training, data: Path | None, out: Path, resume: bool = False) 
                     progress = replace(progress, best=accuracy, best_step=step)
                     folder.save_best(trainer)
                 folder.log(step=step, loss=float(loss), accuracy=accuracy, seconds=progress.seconds)
-            if step % SAVE_EVERY == 0 or last or signals.stopped:
+                if not np.isfinite(loss):
+                    raise ValueError(f"the loss is {float(loss)} at step {step}: try a lower rate, or float32")
+            if step % SAVE_EVERY == 0:
                 folder.save(trainer, progress, fingerprint)
             tell(progress)
+    folder.save(trainer, progress, fingerprint)
     if progress.step < training.steps:
         raise KeyboardInterrupt(f"stopped after step {progress.step} of {training.steps}; go on with --resume")
     folder.load_best(trainer)
     result = {**asdict(training), **asdict(progress), "test": trainer.accuracy(splits.test), "device": device()}
-    with whole(folder.path / "result.json") as path:
-        path.write_text(json.dumps(result, indent=1))
+    with whole_file(folder.path / "result.json") as file:
+        file.write(json.dumps(result, indent=1).encode())
     return result
 
 
@@ -367,15 +370,16 @@ def main(
         resume: go on with the run that is there
     """
     usual = USUAL[task]
+    steps = usual.steps if steps is None else steps
     training = replace(
         usual,
         attention=attention,
         brackets=brackets,
-        steps=steps or usual.steps,
-        warmup=usual.warmup * (steps or usual.steps) // usual.steps,
+        steps=steps,
+        warmup=usual.warmup * steps // usual.steps,
         batch=batch,
-        longest=longest or usual.longest,
-        evaluate_every=evaluate_every or usual.evaluate_every,
+        longest=usual.longest if longest is None else longest,
+        evaluate_every=usual.evaluate_every if evaluate_every is None else evaluate_every,
         dtype=dtype,
         seed=seed,
     )

@@ -18,6 +18,8 @@ Model = TypeVar("Model", bound=nnx.Module)
 
 def from_torch(source: Any, model: Model) -> Model:
     """The weights of a PyTorch module, or of its state dict, in `model`, which has the same layers; returns `model`."""
+    if any(getattr(part, "rotary", None) for part in getattr(source, "modules", tuple)()):
+        raise ValueError("the weights are of attention with rotary positions, which there are none of here")
     state: Mapping[str, Any] = source.state_dict() if hasattr(source, "state_dict") else source
     ours = parameters(model)
     missing, unknown = sorted(set(ours) - set(state)), sorted(set(state) - set(ours))
