@@ -138,19 +138,19 @@ def test_what_it_is_compared_with_has_gradients_everywhere(spec):
 
 
 def test_random_features_come_to_full_attention():
-    """With 256 times as many of them, 16 times nearer; four draws of each."""
+    """With 16 times as many of them, about 4 times nearer; four draws of each."""
     x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 50, 24)), jnp.float32)
     mask = jnp.arange(50) < jnp.array([[50], [20]])
     run = nnx.jit(lambda layer: layer(x, mask))
     full, errors = run(lj.Full().build(lj.Slot(24, 3, 50), nnx.Rngs(0))), []
-    for features in (64, 16384):
+    for features in (1024, 16384):
         layer = lj.Performer(features).build(lj.Slot(24, 3, 50), nnx.Rngs(0))
         off = []
         for key in jax.random.split(jax.random.key(0), 4):
             layer.features[...] = orthogonal(key, features, 8)
             off.append(np.linalg.norm((run(layer) - full)[mask]) / np.linalg.norm(full[mask]))
         errors.append(np.sqrt(np.mean(np.square(off))))
-    assert errors[1] < 0.12 * errors[0] and errors[1] < 0.05
+    assert errors[1] < 0.4 * errors[0] and errors[1] < 0.02
 
 
 @pytest.mark.parametrize("spec", SPECS[:4], ids=str)
