@@ -66,6 +66,17 @@ def test_what_is_best_is_a_model_of_pytorch(whole, lists):
     assert found.mean() == pytest.approx(result["test"])
 
 
+def test_what_is_best_is_read_back_as_it_was(lists, tmp_path):
+    trainer = Trainer(SMALL)
+    folder = train.Folder(tmp_path, SMALL, resume=False)
+    before = to_torch(trainer.model(trainer.weights))
+    folder.save_best(trainer)
+    trainer.restore({name: np.zeros_like(value) for name, value in trainer.arrays.items()})
+    folder.load_best(trainer)
+    for name, value in to_torch(trainer.model(trainer.weights)).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
 def test_it_follows_the_training_of_pytorch(lists):
     """The same weights to begin with, the same batches, the same optimizer and rates: the same weights in the end."""
     torch.manual_seed(0)

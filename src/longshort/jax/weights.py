@@ -38,9 +38,12 @@ def from_torch(source: Any, model: Model) -> Model:
 
 
 def to_torch(model: nnx.Module, module: Any = None) -> dict[str, np.ndarray[Any, Any]]:
-    """The weights by PyTorch's names, in its orientation; copied into `module`, if one is given."""
+    """The weights by PyTorch's names, in its orientation; copied into `module`, if one is given.
+
+    They lie in memory as they are read: safetensors writes what is only turned in its old order.
+    """
     made = {
-        name: np.array(np.asarray(variable[...]).T if turned else variable[...], dtype=np.float32)
+        name: np.array(np.asarray(variable[...]).T if turned else variable[...], dtype=np.float32, order="C")
         for name, (variable, turned) in parameters(model).items()
     }
     if module is not None:
