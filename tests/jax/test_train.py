@@ -151,6 +151,16 @@ def test_nothing_is_dropped_when_a_model_is_judged(lists):
     assert trainer.accuracy(items) == pytest.approx(found.mean())
 
 
+def test_what_fills_a_batch_up_is_not_counted(lists):
+    """For a model that says 0 of everything, an empty sequence too."""
+    trainer, items = Trainer(SMALL), SMALL.splits(lists).dev
+    model = trainer.model(trainer.weights)
+    last = model.head.layers[2].bias
+    last[...] = last[...].at[0].set(100.0)
+    trainer.weights = nnx.state(model, nnx.Param)
+    assert len(items) % JUDGED and trainer.accuracy(items) == pytest.approx((items.labels == 0).mean())
+
+
 def test_a_loss_that_is_no_number_ends_the_run(lists, tmp_path):
     with pytest.raises(ValueError, match="the loss is nan at step 3"):
         fit(replace(SMALL, rate=float("nan")), lists, tmp_path)
