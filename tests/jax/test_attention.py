@@ -221,6 +221,8 @@ def test_bad_settings_and_input_are_refused():
         lambda: layer_of("sequence")(tokens()[..., :5]): r"width 24\], got \(2, 70, 5\)",
         lambda: layer_of("sequence")(tokens().astype(int)): "floating type",
         lambda: layer_of("sequence")(tokens(), jnp.ones((2, 3), bool)): r"mask must be bool \[2, 70\]",
+        lambda: layer_of("grid")(tokens(), size=(70,)): r"size must be \(height, width\), got \(70,\)",
+        lambda: layer_of("text")(tokens(), "poem"): "cache must be a CausalCache, .* got str",
         lambda: layer_of("grid")(tokens(), size=(5, 13)): r"a grid of \(5, 13\)",
         lambda: layer_of("sequence")(tokens(), count=71): "count must be from 1 to the 70 tokens of x, got 71",
         lambda: layer_of("text")(tokens(), layer_of("text").empty_cache(1, memory=4)): "another batch or layer",

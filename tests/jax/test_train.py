@@ -69,6 +69,7 @@ def test_what_is_best_is_a_model_of_pytorch(whole, lists):
 def test_what_is_best_is_read_back_as_it_was(lists, tmp_path):
     trainer = Trainer(SMALL)
     folder = train.Folder(tmp_path, SMALL, resume=False)
+    folder.best.mkdir()
     before = to_torch(trainer.model(trainer.weights))
     folder.save_best(trainer)
     trainer.restore({name: np.zeros_like(value) for name, value in trainer.arrays.items()})
@@ -206,6 +207,7 @@ def test_the_command_line(lists, tmp_path, capsys):
         assert command_line(train.main, "train", [*run, *changes]) == 1
         *_, last = capsys.readouterr().err.splitlines()
         assert last.startswith("longshort.jax: ") and message in last
+    assert [path.name for path in tmp_path.iterdir()] == ["jax.listops.full.seed0"]
     (tmp_path / "jax.listops.full.seed0" / "last.safetensors").write_bytes(b"broken")
     assert command_line(train.main, "train", [*run, "--resume"]) == 1
     assert "last.safetensors cannot be read" in capsys.readouterr().err
@@ -224,5 +226,7 @@ def test_steps_are_timed_and_written(tmp_path, monkeypatch, capsys):
         assert line["ms"] > 0 and line["mib"] > 0 and line["attention"] in told
     assert command_line(bench.main, "bench", [*given, "--only", "poem"]) == 1
     assert command_line(bench.main, "bench", ["--batch", "0"]) == 1
-    first, second = capsys.readouterr().err.splitlines()
+    assert command_line(bench.main, "bench", ["--out", str(tmp_path)]) == 1
+    first, second, third = capsys.readouterr().err.splitlines()
     assert "no case has 'poem' in its name" in first and "batch and repeats must be at least 1" in second
+    assert "out must be a file, and" in third

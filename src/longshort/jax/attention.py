@@ -192,6 +192,8 @@ class GridLongShortAttention(Projections):
         self.relative_bias = nnx.Param(jnp.zeros((heads, offsets, offsets))) if relative_bias else None
 
     def __call__(self, x: Array, size: tuple[int, int], mask: Array | None = None) -> Array:
+        if len(size) != 2:
+            raise ValueError(f"size must be (height, width), got {size}")
         if x.ndim == 3 and x.shape[1] != self.global_tokens + size[0] * size[1]:
             raise ValueError(f"x has {x.shape[1]} tokens, but {self.global_tokens} global ones and a grid of {size}")
         bias = None if self.relative_bias is None else self.relative_bias[...]
@@ -404,8 +406,10 @@ class CausalLongShortAttention(Projections):
         return CausalCache(zeros(g.kept), zeros(g.kept), zeros(rows), zeros(rows), logits, jnp.zeros((), jnp.int32))
 
     def check_cache(self, x: Array, cache: CausalCache) -> None:
+        if not isinstance(cache, CausalCache):
+            raise ValueError(f"cache must be a CausalCache, such as empty_cache makes, got {type(cache).__name__}")
         batch, width, g = x.shape[0], self.width // self.heads, self.geometry
-        rows = cache.k_global.shape[2] if cache.k_global.ndim == 4 else 0
+        rows = cache.k_global.shape[2]
         expected = {
             "k": (batch, self.heads, g.kept, width),
             "k_global": (batch, self.heads, rows, width),

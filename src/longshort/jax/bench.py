@@ -151,6 +151,8 @@ def main(
     cases = [(size, name) for size in SIZES for name in names if only in f"{size}, {name}"]
     if not cases:
         raise ValueError(f"no case has {only!r} in its name; there are {', '.join(SIZES)} with {', '.join(names)}")
+    if out.is_dir():
+        raise ValueError(f"out must be a file, and {out} is a folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     console = Console(width=max(Console().width, 100))
     found: list[Measured] = []

@@ -208,7 +208,6 @@ class Folder:
         self.path, self.training, self.last, self.best = path, training, path / "last.safetensors", path / "best"
         if self.last.exists() and not resume:
             raise FileExistsError(f"{path} holds a run: go on with --resume, or give another --out or --seed")
-        self.best.mkdir(parents=True, exist_ok=True)
 
     def save(self, trainer: Trainer, progress: Progress, data: str) -> None:
         record = {
@@ -290,6 +289,7 @@ def fit(training: Training, data: Path | None, out: Path, resume: bool = False) 
     fingerprint = splits.fingerprint()
     progress = folder.load(trainer, fingerprint)
     epochs = Epochs(len(splits.train), training.batch, training.seed)
+    folder.best.mkdir(parents=True, exist_ok=True)  # once nothing can be wrong with what was asked for
     with bar(training, progress) as tell, Signals() as signals:
         since = time.perf_counter() - progress.seconds
         while progress.step < training.steps and not signals.stopped:
