@@ -269,6 +269,18 @@ def test_the_projection_sums_in_float32():
     assert np.linalg.norm(ours - exact) < 0.003 * np.linalg.norm(exact)  # 0.0022; with sums in 16 bits 0.0052
 
 
+def test_the_softmax_is_in_float32():
+    """Scores of 64 + j / 32, which in bfloat16 would be 64 to 66 in steps of 0.5."""
+    j = np.arange(64.0)[:, None]
+    k = np.full((64, 16), 4.0) + np.pad(j / 32, ((0, 0), (0, 15)))
+    given = (np.full((64, 16), 4.0), k, np.repeat(j / 64, 16, axis=1), *np.zeros((2, 0, 16)))
+    half = [jnp.asarray(t[None, None], jnp.bfloat16) for t in given]  # exact in 16 bits
+    for impl in ("reference", "chunked"):
+        attend = jax.jit(partial(long_short_attention, geometry=Segments(64), impl=impl))
+        exact = attend(*(t.astype(jnp.float32) for t in half))
+        np.testing.assert_allclose(attend(*half).astype(jnp.float32), exact, rtol=0.004)  # rounding alone: 2 ** -8
+
+
 def test_the_batch_may_be_a_symbol():
     (batch,) = jax.export.symbolic_shape("b")
     q, rows = (jax.ShapeDtypeStruct((batch, 2, n, 8), jnp.float32) for n in (70, 3))
