@@ -66,6 +66,12 @@ def test_what_is_best_is_a_model_of_pytorch(whole, lists):
     assert found.mean() == pytest.approx(result["test"])
 
 
+def test_of_equal_evaluations_the_first_is_best(lists, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "accuracy", lambda trainer, split: 0.25)
+    result = fit(replace(SMALL, evaluate_every=2), lists, tmp_path)
+    assert result["best_step"] == 2 and result["best"] == 0.25
+
+
 def test_what_is_best_is_read_back_as_it_was(lists, tmp_path):
     trainer = Trainer(SMALL)
     folder = train.Folder(tmp_path, SMALL, resume=False)
