@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerFast
 
-from longshort.models.roberta import LongShortBertConfig
+from longshort.hf.roberta import LongShortBertConfig
 
 NAMES = ("Ada", "Blaise", "Charles", "Dorothy", "Emmy", "Florence", "Grace", "Hedy")
 OTHERS = tuple(

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 import transformers as hf
 
-import longshort.models.roberta  # noqa: F401  makes the Auto classes know long-short encoders
-from longshort.models.convert import convert
+import longshort.hf.roberta  # noqa: F401  makes the Auto classes know long-short encoders
+from longshort.hf.convert import convert
 
 TRIED_OUT = [
     {"text": text, "label": label}

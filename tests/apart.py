@@ -15,10 +15,10 @@ import torch.utils.tensorboard
 from torch import nn
 from training import MUON, Points, before_call, do, full, points
 
-from longshort.tasks import LanguageModelling
-from longshort.train import CheckpointError, DivergedError, StoppedError, state
-from longshort.train.log import LOG, Log
-from longshort.train.processes import Processes
+from longshort.lab.tasks import LanguageModelling
+from longshort.lab.train import CheckpointError, DivergedError, StoppedError, state
+from longshort.lab.runs.log import LOG, Log
+from longshort.lab.train.processes import Processes
 
 
 def apart(target, *arguments, count=1, timeout=60.0):

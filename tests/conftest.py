@@ -60,7 +60,7 @@ def finished(request, data, tmp_path_factory):
 @pytest.fixture
 def begun(monkeypatch):
     """The names of the runs that reports train from here on."""
-    from longshort.report import jobs
+    from longshort.lab.report import jobs
 
     names, train = [], jobs.train
     monkeypatch.setattr(jobs, "train", lambda run, *given, **more: names.append(run.name) or train(run, *given, **more))

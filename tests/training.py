@@ -10,14 +10,14 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
-from longshort.data.source import FileSource
+from longshort.lab.data.source import FileSource
 from longshort.models.charlm import CharLMConfig
-from longshort.tasks import LanguageModelling
-from longshort.tasks.bits import Reading
-from longshort.train import AdamW, Muon, Run, Schedule, StoppedError, train
-from longshort.train.checkpoint import META, Checkpoints
-from longshort.train.fit import Loop
-from longshort.train.log import read_log
+from longshort.lab.tasks import LanguageModelling
+from longshort.lab.evaluate.bits import Reading
+from longshort.lab.train import AdamW, Muon, Run, Schedule, StoppedError, train
+from longshort.lab.runs.checkpoints import META, Checkpoints
+from longshort.lab.train.fit import Loop
+from longshort.lab.runs.log import read_log
 
 MODEL = CharLMConfig(layers=1, width=16, heads=2, feedforward=32, window=8, segment=4, dropout=0.1, memory=16)
 ADAMW = AdamW(lr=0.01)

@@ -2,6 +2,7 @@
 
 import sys
 
-from longshort.cli import main
+if __name__ == "__main__":
+    from longshort.lab.cli import main
 
-sys.exit(main())
+    sys.exit(main())

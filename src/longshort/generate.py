@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longshort.models.charlm import CharLM
-from longshort.replay import Replay, Step
+from longshort.graphs import Replay, Step
 
 BLOCK = 4_096  # of the prompt that is read at once, where the model has no bound
 

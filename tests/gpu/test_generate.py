@@ -8,7 +8,7 @@ import torch
 from longshort import generate as sampling
 from longshort.generate import Sampling, generate
 from longshort.models import CharLM, CharLMConfig
-from longshort.replay import Replay
+from longshort.graphs import Replay
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers as hf
 
-from longshort.models.roberta import LongShortBertConfig, LongShortRobertaConfig
+from longshort.hf.roberta import LongShortBertConfig, LongShortRobertaConfig
 
 pytestmark = [
     pytest.mark.gpu,

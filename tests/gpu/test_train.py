@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 from training import MODEL, STEADY, before_call, language, same_weights, weights
 
-from longshort.tasks import LanguageModelling
-from longshort.train import StoppedError, train
+from longshort.lab.tasks import LanguageModelling
+from longshort.lab.train import StoppedError, train
 
 pytestmark = [
     pytest.mark.gpu,

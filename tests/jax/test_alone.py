@@ -12,7 +12,7 @@ PROGRAM = """
 import importlib.util, sys
 import jax.numpy as jnp
 from flax import nnx
-import longshort, longshort.jax, longshort.jax.train, longshort.jax.bench
+import longshort, longshort.jax, longshort.lab.jax.train, longshort.lab.jax.bench
 from longshort.jax import CausalLongShortAttention, LongShort, SequenceClassifier, SequenceConfig
 model = SequenceClassifier(SequenceConfig(LongShort(4, 2), classes=3, width=8, length=32), rngs=nnx.Rngs(0))
 assert model(jnp.ones((2, 20), int)).shape == (2, 3)

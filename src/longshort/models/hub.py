@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import PyTorchModelHubMixin
 from huggingface_hub.constants import CONFIG_NAME
 
-from longshort.record import fields_as_json
+from longshort.serial import fields_as_json
 
 
 class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://arxiv.org/abs/2107.02192"):

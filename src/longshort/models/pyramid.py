@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from longshort.nn.grid import resized
 from longshort.nn.image import EPS, Stage, stretched
-from longshort.record import from_json
+from longshort.serial import from_json
 
 PER_STAGE = 8  # times that a block may be compiled: to train, to judge, for a few sizes
 

@@ -14,7 +14,7 @@ from longshort.models.hub import OnHub
 from longshort.nn.blocks import FeedForward
 from longshort.nn.embedding import Embedding
 from longshort.nn.spec import AttentionSpec
-from longshort.record import from_json
+from longshort.serial import from_json
 
 Pooling = Literal["cls", "mean"]
 

@@ -1,0 +1,45 @@
+"""The order in which examples are learned from: all of them once, in a new order every time.
+
+I items, B items of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from longshort.lab.data.labelled import Numbers
+from longshort.lab.data.shard import WHOLE, Shard
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Batches depend on the step alone. What is left of an epoch after its last whole batch is left out."""
+
+    items: int
+    batch: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= self.items:
+            raise ValueError(
+                f"a batch of {self.batch} cannot be taken from {self.items} examples: it must be smaller, or they more"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Of one epoch."""
+        return self.items // self.batch
+
+    def at(self, step: int, shard: Shard = WHOLE) -> Numbers:
+        """Which items the batch of a step is made of."""
+        epoch, place = divmod(step, self.steps)
+        batch = _order(self.items, self.seed, epoch)[place * self.batch : (place + 1) * self.batch]
+        return batch[shard.part(self.batch)]
+
+
+@lru_cache(maxsize=4)
+def _order(items: int, seed: int, epoch: int) -> Numbers:
+    return np.random.default_rng([seed, epoch]).permutation(items)

@@ -1,0 +1,1 @@
+"""Training and measuring in JAX. Imports no PyTorch."""

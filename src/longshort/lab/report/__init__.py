@@ -1,0 +1,5 @@
+"""Tables, trained, judged and written: those of the paper beside its figures, and ours."""
+
+from longshort.lab.report.runs import Wish
+
+__all__ = ["Wish"]

@@ -1,0 +1,95 @@
+"""Classification of sequences: the label of each, and the share of labels found.
+
+B sequences of a batch, L length, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longshort.lab.data.epochs import Epochs
+from longshort.lab.data.labelled import LabelledSource, LabelledSplits, Numbers
+from longshort.lab.data.shard import Shard
+from longshort.lab.evaluate.labels import Batch, Counts, accuracy, scores_of
+
+
+@dataclass(frozen=True)
+class Classification:
+    """`sequences` a batch, each cut to its first `length` tokens and padded to the longest of the batch.
+
+    multiple: lengths are rounded up to a multiple of this; with `length`, all batches are of that length. Compiled code
+    and CUDA graphs are made anew for each length.
+    order: seed of the order of examples. judged: sequences at once in an evaluation, in the order of their lengths.
+    pads_alike: pad there too as in training, for attentions to which the amount of padding matters.
+    """
+
+    source: LabelledSource[Any]
+    length: int
+    sequences: int = 32
+    multiple: int = 1
+    order: int = 0
+    judged: int = 256
+    pads_alike: bool = False
+
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    unit: ClassVar[str] = "tokens"
+
+    def __post_init__(self) -> None:
+        for name in ("length", "sequences", "multiple", "judged"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @cached_property
+    def splits(self) -> LabelledSplits[Any]:
+        return self.source.splits()
+
+    def fingerprint(self) -> str:
+        return self.splits.fingerprint()
+
+    @cached_property
+    def epochs(self) -> Epochs:
+        return Epochs(len(self.splits.train), self.sequences, self.order)
+
+    def batch(self, step: int, part: int, parts: int) -> Batch:
+        return self.read(self.splits.train, self.epochs.at(step, Shard(part, parts)), self.multiple)
+
+    def read(self, items: Any, which: Numbers, multiple: int = 1) -> Batch:
+        tokens = items.sequences.padded(which, self.length, multiple)
+        return (torch.from_numpy(tokens),), torch.from_numpy(items.labels[which])
+
+    def prepare(self, batch: Any) -> Any:
+        return batch
+
+    def size(self, batch: Batch) -> int:
+        return sum(int(t.count_nonzero()) for t in batch[0])
+
+    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
+        given, labels = batch
+        return F.cross_entropy(scores_of(model(*given)).float(), labels), None
+
+    def evaluate(self, model: nn.Module, part: int, parts: int) -> Counts:
+        return self.judge(model, self.splits.dev, part, parts)
+
+    def judge(
+        self,
+        model: nn.Module,
+        items: Any,
+        part: int = 0,
+        parts: int = 1,
+        tell: Callable[[int], Any] = lambda count: None,
+    ) -> Counts:
+        """Accuracy on any items, such as splits.test."""
+        lengths, multiple = items.lengths.clip(max=self.length), self.multiple if self.pads_alike else 1
+
+        def read(which: Numbers) -> Batch:
+            return self.read(items, which, multiple)
+
+        return accuracy(model, lengths, read, part, parts, at_once=self.judged, tell=tell)

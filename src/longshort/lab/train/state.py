@@ -1,0 +1,196 @@
+"""All that a run is made of at a step, gathered for a checkpoint and put back: bit for bit, on the same machine."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from longshort.serial import fields_as_json
+from longshort.lab.train.average import Average
+from longshort.lab.runs.checkpoints import Checkpoints, read_about, write
+from longshort.lab.runs.errors import CheckpointError
+from longshort.lab.train.processes import Processes
+from longshort.lab.tasks.task import Buildable, Described
+
+WEIGHTS = "model.safetensors"
+TRAINED = "trained.safetensors"  # where the former are an average: those it is of
+
+
+def save_state(
+    to: Checkpoints,
+    step: int,
+    about: dict[str, Any],
+    beside: Mapping[str, bytes],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    own: dict[str, Any],
+    processes: Processes,
+    average: Average | None = None,
+) -> None:
+    """Write a checkpoint. about: plain facts; beside: files that lie beside the weights, by name; own: what this
+    process has for itself, such as caches.
+
+    The weights, or where there is one their average, lie as `save_pretrained` leaves them, so that a checkpoint is a
+    model.
+    """
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    again = shared_names(processes.bare(model))
+
+    def weights_now() -> bytes:
+        """All processes take part; the first has the result."""
+        state: dict[str, Any] = get_model_state_dict(model, options=whole)
+        once = {name: t.contiguous() for name, t in state.items() if name not in again}
+        return save(once, metadata={"format": "pt"})
+
+    files = {WEIGHTS if average is None else TRAINED: weights_now()}
+    if average is not None:
+        with average.used(model):
+            files[WEIGHTS] = weights_now()
+    updates = get_optimizer_state_dict(model, optimizer, options=whole)
+    folder = to.unfinished(step)
+
+    def write_own() -> None:
+        state = {**own, "random": random_states()}
+        write(folder / f"process_{processes.index}.pt", lambda f: torch.save(state, f))
+
+    def write_shared() -> None:
+        for name, content in {**files, **beside}.items():
+            write(folder / name, partial(put, content))
+        write(folder / "optimizer.pt", lambda f: torch.save(updates, f))
+
+    def together(*acts: Callable[[], Any]) -> None:
+        """All processes, or none, go on after this."""
+        failure = None
+        try:
+            with to.guarded(step):
+                for act in acts:
+                    act()
+        except CheckpointError as error:
+            failure = error
+        if processes.any(failure is not None):
+            if processes.first:
+                to.abandon(step)  # not sooner: another process may be writing into it
+            raise failure or CheckpointError(
+                f"another process could not write the checkpoint of step {step} in {folder}"
+            )
+
+    first = processes.first
+    together(*([lambda: to.begin(step)] if first else []))
+    together(write_own, *([write_shared] if first else []))
+    facts = {**about, "processes": processes.count}
+    together(*([lambda: to.finish(step, facts)] if first else []))
+
+
+def put(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
+
+
+def build(config: Buildable, checkpoint: Path | None) -> nn.Module:
+    """The model, for weights that are to come; where there is a checkpoint that can be read as it is, from that."""
+    if checkpoint is not None and isinstance(config, Described):
+        read_about(checkpoint)
+        return config.read(checkpoint)
+    return config.build()
+
+
+def files_beside(config: Buildable, model: nn.Module) -> Mapping[str, bytes]:
+    """What makes a folder of weights a model, by name: what the config says, or the config itself."""
+    if isinstance(config, Described):
+        return config.files(model)
+    return {"config.json": json.dumps(fields_as_json(config), indent=2).encode()}
+
+
+def shared_names(model: nn.Module) -> dict[str, str]:
+    """Of weights that several layers share, the names after the first, each with that one. A file has them once."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(t), name) for name, t in model.state_dict(keep_vars=True).items()}
+    return {name: known for name, known in names.items() if name != known}
+
+
+def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
+    """Of a file, under all the names that the model has for them."""
+    weights: dict[str, Any] = load_file(path)
+    shared = shared_names(model).items()
+    return {**weights, **{name: weights[known] for name, known in shared if known in weights}}
+
+
+def load_state(
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    processes: Processes,
+    average: Average | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Put weights, optimizer and random states back; what a checkpoint says about itself, and this process's own."""
+    about = read_about(path)
+    if about["processes"] != processes.count:
+        raise CheckpointError(
+            f"checkpoint {path} is of a run with {about['processes']} processes, and there are {processes.count}: "
+            "each has its own part of the text"
+        )
+    whole, bare = StateDictOptions(full_state_dict=True), processes.bare(model)
+    try:
+        for name in (WEIGHTS,) if average is None else (WEIGHTS, TRAINED):
+            weights = read_weights(path / name, bare)
+            if missing := bare.state_dict().keys() - weights.keys():  # which torch would leave as they are
+                raise ValueError(f"{name} lacks {', '.join(sorted(missing))}")
+            set_model_state_dict(model, weights, options=whole)
+            if average is not None and name == WEIGHTS:
+                average.take(model)
+        updates = torch.load(path / "optimizer.pt", weights_only=True)
+        set_optimizer_state_dict(model, optimizer, updates, options=whole)
+        own = torch.load(path / f"process_{processes.index}.pt", weights_only=True, map_location=processes.device)
+    except (RuntimeError, KeyError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"checkpoint {path} does not fit this run: {error}") from error
+    set_random_states(own.pop("random"))
+    return about, own
+
+
+def load_weights(path: Path, model: nn.Module, *, strict: bool = True) -> None:
+    """Of another run's checkpoint. Unless strict, those that both have by name, of which there must be some."""
+    read_about(path)
+    weights = read_weights(path / WEIGHTS, model)
+    try:
+        unknown = model.load_state_dict(weights, strict=strict).unexpected_keys
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights of {path} do not fit this model: {error}") from error
+    if len(unknown) == len(weights):
+        raise CheckpointError(f"the weights of {path} do not fit this model: it has none of them")
+
+
+def random_states() -> dict[str, Any]:
+    _, keys, place, has_gauss, gauss = np.random.get_state()
+    states = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": [torch.from_numpy(np.asarray(keys).astype(np.int64)), place, has_gauss, gauss],
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"].cpu())
+    random.setstate(states["python"])
+    keys, *rest = states["numpy"]
+    np.random.set_state(("MT19937", keys.cpu().numpy().astype(np.uint32), *rest))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"].cpu())

@@ -1,5 +1,0 @@
-"""Tables, trained, judged and written: those of the paper beside its figures, and ours."""
-
-from longshort.report.runs import Wish
-
-__all__ = ["Wish"]
