@@ -20,8 +20,7 @@ from pathlib import Path
 import torch
 import transformers as hf
 
-import longshort.hf.roberta  # noqa: F401  makes the Auto classes know long-short encoders
-from longshort.hf.convert import convert
+from longshort.hf import convert
 
 TRIED_OUT = [
     {"text": text, "label": label}

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longshort.models.charlm import CharLM
 from longshort.graphs import Replay, Step
+from longshort.models.charlm import CharLM
 
 BLOCK = 4_096  # of the prompt that is read at once, where the model has no bound
 

@@ -7,12 +7,12 @@ import torch
 import transformers as hf
 from tiny_encoders import POSITIONS, SENTENCES, tiny_checkpoint
 
+from longshort.hf import conversion as convert_module
+from longshort.hf.conversion import centres, convert, lengthened, load, manual
 from longshort.lab.cli import main
-from longshort.models import convert as convert_module
-from longshort.hf.convert import centres, convert, lengthened, load, manual
 from longshort.lab.trained.encoder import EncoderConfig, MaskedEncoderConfig, TextClassifierConfig
+from longshort.lab.trained.weights import Described
 from longshort.nn.spec import Full, LongShort
-from longshort.lab.tasks.task import Described
 
 both = pytest.mark.parametrize("kind", ["bert", "roberta"])
 SMALL = dict(window=16, rank=4, max_length=150)
@@ -95,7 +95,7 @@ def test_rows_begin_as_what_typical_queries_read(tmp_path):
     original.save_pretrained(tmp_path)
     found = convert(tmp_path, max_length=64, window=8, rank=600, dual_norm=False, global_tokens=0, text=TEXT)
     attention = found.model.encoder.layer[0].attention.self
-    from longshort.hf.convert import pieces_of
+    from longshort.hf.conversion import pieces_of
     from longshort.ops import dynamic_projection
 
     x = original.embeddings(pieces_of(TEXT, found.tokenizer, POSITIONS)[:1])  # [1, 64, 32], of the text to begin with
@@ -107,12 +107,12 @@ def test_rows_begin_as_what_typical_queries_read(tmp_path):
     assert nearest.mean() < 0.05 * apart.mean()
 
 
-def test_what_is_begun_with_and_what_is_judged_are_different_text(tmp_path, monkeypatch):
+def test_what_is_begun_with_and_what_is_compared_are_different_text(tmp_path, monkeypatch):
     """Both from all over it."""
     tiny_checkpoint(tmp_path, "bert")
     digits = torch.randint(10, (1_000,), generator=torch.Generator().manual_seed(0)).tolist()
-    begun, judged = [], []
-    for name, seen in (("start", begun), ("how_far", judged)):
+    begun, compared = [], []
+    for name, seen in (("start", begun), ("how_far", compared)):
         does = getattr(convert_module, name)
         monkeypatch.setattr(convert_module, name, lambda *a, seen=seen, does=does: seen.append(a[2]) or does(*a))
     found = convert(tmp_path, text=" ".join(map(str, digits)), **SMALL)
@@ -124,8 +124,8 @@ def test_what_is_begun_with_and_what_is_judged_are_different_text(tmp_path, monk
         starts = {tuple(digits[i : i + 10]): i for i in range(len(digits))}
         return [set(range(i := starts[tuple(piece[:10])], i + len(piece))) for piece in inside]
 
-    assert [pieces.shape for pieces in (*begun, *judged)] == [(8, 64), (8, 17), (8, 64)]
-    ours, short, theirs = (places(pieces) for pieces in (*begun, *judged))
+    assert [pieces.shape for pieces in (*begun, *compared)] == [(8, 64), (8, 17), (8, 64)]
+    ours, short, theirs = (places(pieces) for pieces in (*begun, *compared))
     assert set.union(*ours).isdisjoint(set.union(*short, *theirs))
     for half in (ours, theirs):
         assert min(map(min, half)) < 100 and max(map(max, half)) > 900

@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import longshort.hf.roberta as roberta
+from longshort.hf import roberta
 
 KINDS = {"roberta": roberta.LongShortRobertaConfig, "bert": roberta.LongShortBertConfig}
 AUTO = [

@@ -174,7 +174,7 @@ def test_a_new_head_is_saved_and_read_back(config, classes, tmp_path):
     again = type(model).from_pretrained(tmp_path).eval()
     assert again.config == replace(config, classes=classes)
     torch.testing.assert_close(again(x), model(x))
-    with pytest.raises(ValueError, match="another architecture"):
+    with pytest.raises(ValueError, match=r"expected (CvT|ViL)Config, got (CvT|ViL)Config"):
         (CvT if isinstance(model, ViL) else ViL).from_pretrained(tmp_path)
 
 

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from longshort.baselines.adapter import Adapter, imported
 from longshort.ops.precision import autocast_dtype
+from longshort.serial import registered
 
 
+@registered("BigBird")
 @dataclass(frozen=True)
 class BigBird:
     """By BigBirdBlockSparseAttention of transformers (tried: 5.22.2), with an output layer of ours.

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from longshort.baselines.adapter import imported
 from longshort.baselines.kernel import KernelAttention
+from longshort.serial import registered
 
 
+@registered("LinearTransformer")
 @dataclass(frozen=True)
 class LinearTransformer:
     """By generalized_kernel and linear_attention of the package performer-pytorch (tried: 1.1.4).

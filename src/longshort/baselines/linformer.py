@@ -11,8 +11,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from longshort.baselines.adapter import Adapter, imported
+from longshort.serial import registered
 
 
+@registered("Linformer")
 @dataclass(frozen=True)
 class Linformer:
     """By the package linformer (tried: 0.2.3). One projection for keys and one for values, shared by the heads.

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from longshort.nn.attention import LongShortAttention
+from longshort.serial import registered
 
 
+@registered("LinformerWindow")
 @dataclass(frozen=True)
 class LinformerWindow:
     """LongShort with rows that are fixed, learned sums over positions (Wang et al. 2020). No package: all is ours.

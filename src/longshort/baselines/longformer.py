@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from longshort.baselines.adapter import Adapter, imported
+from longshort.serial import registered
 
 
+@registered("Longformer")
 @dataclass(frozen=True)
 class Longformer:
     """By LongformerSelfAttention of transformers (tried: 5.22.2), with an output layer of ours.

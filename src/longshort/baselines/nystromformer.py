@@ -11,8 +11,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from longshort.baselines.adapter import Adapter, imported
+from longshort.serial import registered
 
 
+@registered("Nystromformer")
 @dataclass(frozen=True)
 class Nystromformer:
     """By the package nystrom-attention (tried: 0.0.14).

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from longshort.baselines.adapter import imported
 from longshort.baselines.kernel import KernelAttention
+from longshort.serial import registered
 
 
+@registered("Performer")
 @dataclass(frozen=True)
 class Performer:
     """By the package performer-pytorch (tried: 1.1.4; its import warns that it uses distutils).

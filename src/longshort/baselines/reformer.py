@@ -11,8 +11,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from longshort.baselines.adapter import Adapter, imported
+from longshort.serial import registered
 
 
+@registered("Reformer")
 @dataclass(frozen=True)
 class Reformer:
     """By LSHSelfAttention of transformers (tried: 5.22.2), with an output layer of ours. Queries and keys are one

@@ -11,8 +11,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from longshort.baselines.adapter import Adapter, imported
+from longshort.serial import registered
 
 
+@registered("Sinkhorn")
 @dataclass(frozen=True)
 class Sinkhorn:
     """By the package sinkhorn-transformer (tried: 0.11.4). `iterations` of row and column normalisation.

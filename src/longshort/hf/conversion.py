@@ -25,9 +25,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from longshort.hf import roberta
 from longshort.hf.library import hf
-from longshort.models import roberta
-from longshort.lab.trained.encoder import check_there
+from longshort.models.hub import check_there
 
 FAMILIES = {
     "roberta": (roberta.LongShortRobertaConfig, "Roberta"),

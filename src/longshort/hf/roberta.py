@@ -1,7 +1,7 @@
 """RoBERTa and BERT with long-short attention, as models of transformers. Importing this file makes its Auto classes
 know them:
 
-import longshort.hf.roberta
+import longshort.hf
 model = AutoModelForSequenceClassification.from_pretrained("my-converted-roberta")
 
 Everything but the attention is transformers' own. B batch, N tokens, C width.

@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
+from longshort.models.hub import OnHub, check_layers
 from longshort.nn import CausalCache, CausalLongShortAttention
 from longshort.nn.blocks import FeedForward
+from longshort.serial import registered
 
 Caches = tuple[CausalCache, ...]
 PER_KIND = 16  # times that a block may be compiled: without a cache, with one, to train, to judge
 
 
+@registered("CharLMConfig")
 @dataclass(frozen=True)
 class CharLMConfig:
     """What the weights depend on. `window` and `rank` are one number for all layers or one for each.
@@ -48,6 +50,7 @@ class CharLMConfig:
         for name in ("layers", "feedforward", "vocabulary"):
             if isinstance(getattr(self, name), float) or getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
+        check_layers(self.layers)
         if self.positions not in ("relative", "rotary", "none"):
             raise ValueError(f"positions must be 'relative', 'rotary' or 'none', got {self.positions!r}")
         if not 0.0 <= self.dropout < 1.0:
@@ -103,13 +106,7 @@ class Block(nn.Module):
         return x + self.dropout(self.feedforward(self.feedforward_norm(x))), cache
 
 
-class CharLM(
-    nn.Module,
-    PyTorchModelHubMixin,
-    library_name="longshort",
-    paper_url="https://arxiv.org/abs/2107.02192",
-    tags=["long-short-transformer", "character-language-model"],
-):
+class CharLM(nn.Module, OnHub, tags=["long-short-transformer", "character-language-model"]):
     """Scores of the next character (a byte), for every character of a text read in one pass or in blocks.
 
         model = CharLM(PRESETS["small"])

@@ -11,12 +11,14 @@ long-short attention it is a global token. Full attention has as many keys as qu
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from longshort.models.hub import OnHub
+from longshort.models.hub import OnHub, check_layers
 from longshort.models.pyramid import Pyramid, check_counts, preset_of, shares, stages_read
 from longshort.nn.image import Block, Embedding, Stage
 from longshort.nn.spec import Full, GridAttentionSpec, LongShort
+from longshort.serial import registered
 
 
+@registered("CvTStage")
 @dataclass(frozen=True)
 class CvTStage:
     """kernel, stride: of the convolution that makes its tokens. ratio: of the feed-forward layers' width to `width`."""
@@ -31,10 +33,12 @@ class CvTStage:
 
     def __post_init__(self) -> None:
         check_counts(self, "width", "heads", "blocks", "kernel", "stride", "ratio")
+        check_layers(self.blocks, "blocks")
         if self.kernel < self.stride:
             raise ValueError(f"kernel {self.kernel} is smaller than stride {self.stride}: pixels would be lost")
 
 
+@registered("CvTConfig")
 @dataclass(frozen=True)
 class CvTConfig:
     """What the weights depend on. dropout is on what layers add and inside the feed-forward layers; drop_path is the

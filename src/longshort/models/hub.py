@@ -1,21 +1,67 @@
-"""Models that are saved to folders and to the Hugging Face hub, with configs in which dataclasses have their types."""
+"""Models that are saved to folders and to the Hugging Face hub, with configs that name their types."""
 
+import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from huggingface_hub import PyTorchModelHubMixin
+from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.constants import CONFIG_NAME
 
-from longshort.serial import fields_as_json
+from longshort.serial import as_json, read
+
+MOST_LAYERS = 10_000  # a config that asks for more is damaged: to build it would take hours
 
 
 class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://arxiv.org/abs/2107.02192"):
-    """Writes a config in which each attention has its type. Only our own are made from it: a model with an attention of
-    yours is read by from_pretrained(folder, config=...), the config it was made with."""
+    """Writes a config in which each type has its registered name. A model with an attention of your own is read once
+    that is registered (longshort.serial.registered), or with from_pretrained(folder, config=...)."""
 
     config: Any
 
     def _save_pretrained(self, save_directory: Path) -> None:
         super()._save_pretrained(save_directory)
-        (save_directory / CONFIG_NAME).write_text(json.dumps(fields_as_json(self.config), indent=2))
+        (save_directory / CONFIG_NAME).write_text(json.dumps(as_json(self.config), indent=2))
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, *, config: Any = None, **options: Any) -> Self:
+        """A saved model, from a folder or from the hub. config: that it is built from, instead of its own."""
+        if config is None:
+            config = read_config(_config_file(pretrained_model_name_or_path, options), cls.config_type())
+        return super().from_pretrained(pretrained_model_name_or_path, config=config, **options)
+
+    @classmethod
+    def config_type(cls) -> type:
+        expected: type = inspect.get_annotations(cls.__init__, eval_str=True)["config"]
+        return expected
+
+
+def _config_file(name: str | Path, options: dict[str, Any]) -> Path:
+    if Path(name).is_dir():
+        if not (Path(name) / CONFIG_NAME).exists():
+            raise FileNotFoundError(f"{name} holds no model: {CONFIG_NAME} is not there")
+        return Path(name) / CONFIG_NAME
+    known = ("revision", "cache_dir", "force_download", "token", "local_files_only")
+    return Path(hf_hub_download(str(name), CONFIG_NAME, **{k: v for k, v in options.items() if k in known}))
+
+
+def check_layers(count: int, name: str = "layers") -> None:
+    if count > MOST_LAYERS:
+        raise ValueError(f"{name} must be at most {MOST_LAYERS:,}, got {count}")
+
+
+def read_config(path: Path, expected: type | None = None) -> Any:
+    """expected: the config's type, which files of earlier versions do not name."""
+    return read(path, expected or object, "config of a model")
+
+
+def check_there(checkpoint: str | Path) -> None:
+    """What cannot be a name on the hub has to be a folder with a model."""
+    name, path = str(checkpoint), Path(checkpoint)
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise FileNotFoundError(f"{checkpoint} holds no model: config.json is not there")
+    elif path.exists():
+        raise ValueError(f"{checkpoint} is a file: give the folder it is in")
+    elif path.is_absolute() or name.count("/") > 1 or name.startswith(".") or ("/" in name and path.parent.is_dir()):
+        raise FileNotFoundError(f"{checkpoint} is not there: give the folder of a model, or a name on the hub")

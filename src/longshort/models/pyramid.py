@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from longshort.nn.grid import resized
 from longshort.nn.image import EPS, Stage, stretched
-from longshort.serial import from_json
 
 PER_STAGE = 8  # times that a block may be compiled: to train, to judge, for a few sizes
 
@@ -210,13 +209,12 @@ def check_counts(stage: Any, *names: str) -> None:
 
 
 def stages_read(stages: Sequence[Any], kind: type) -> tuple[Any, ...]:
-    """Of a config, as they are or as its file has them."""
+    """Of a config."""
     if not stages:
         raise ValueError("stages must be at least one")
-    made = tuple(from_json(stage) if isinstance(stage, dict) else stage for stage in stages)
-    if other := [type(stage).__name__ for stage in made if not isinstance(stage, kind)]:
+    if other := [type(stage).__name__ for stage in stages if not isinstance(stage, kind)]:
         raise ValueError(f"stages must be {kind.__name__}, got {other[0]}: they are those of another architecture")
-    return made
+    return tuple(stages)
 
 
 def preset_of(presets: Mapping[str, Any], name: str, changes: Mapping[str, Any]) -> Any:

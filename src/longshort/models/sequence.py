@@ -10,15 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from longshort.models.hub import OnHub
+from longshort.models.hub import OnHub, check_layers
 from longshort.nn.blocks import FeedForward
 from longshort.nn.embedding import Embedding
 from longshort.nn.spec import AttentionSpec
-from longshort.serial import from_json
+from longshort.serial import registered
 
 Pooling = Literal["cls", "mean"]
 
 
+@registered("SequenceConfig")
 @dataclass(frozen=True)
 class SequenceConfig:
     """What the weights depend on. The defaults are the paper's.
@@ -46,11 +47,10 @@ class SequenceConfig:
     attention_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.attention, dict):  # when it comes from JSON
-            object.__setattr__(self, "attention", from_json(self.attention))
         for name in ("classes", "length", "layers", "width", "heads", "feedforward", "head", "vocabulary"):
             if isinstance(getattr(self, name), float) or getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
+        check_layers(self.layers)
         if self.positions not in ("learned", "none"):
             raise ValueError(f"positions must be 'learned' or 'none', got {self.positions!r}")
         if self.pooling not in ("cls", "mean"):
@@ -63,6 +63,7 @@ class SequenceConfig:
         return SequenceClassifier(self)
 
 
+@registered("PairConfig")
 @dataclass(frozen=True)
 class PairConfig(SequenceConfig):
     """The same encoder for both texts, and a head over what it made of them."""
@@ -71,6 +72,7 @@ class PairConfig(SequenceConfig):
         return PairClassifier(self)
 
 
+@registered("MaskedConfig")
 @dataclass(frozen=True)
 class MaskedConfig(SequenceConfig):
     """The same encoder, to be trained to restore tokens; `classes` and `head` are of the classifier to come."""

@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from longshort.models.hub import OnHub
+from longshort.models.hub import OnHub, check_layers
 from longshort.models.pyramid import Pyramid, check_counts, preset_of, shares, stages_read
 from longshort.nn.grid import Size
 from longshort.nn.image import Block, Embedding, Stage
 from longshort.nn.spec import Full, GridAttentionSpec, LongShort
+from longshort.serial import registered
 
 RATIO = 4  # of the feed-forward layers' inner width to the width
 
 
+@registered("ViLStage")
 @dataclass(frozen=True)
 class ViLStage:
     """`stride`: pixels of the stage before, on a side, that a token is made of.
@@ -36,12 +38,14 @@ class ViLStage:
 
     def __post_init__(self) -> None:
         check_counts(self, "width", "heads", "blocks", "stride")
+        check_layers(self.blocks, "blocks")
         if self.global_tokens < 0:
             raise ValueError(f"global_tokens must not be negative, got {self.global_tokens}")
         if self.positions not in ("relative", "absolute"):
             raise ValueError(f"positions must be 'relative' or 'absolute', got {self.positions!r}")
 
 
+@registered("ViLConfig")
 @dataclass(frozen=True)
 class ViLConfig:
     """What the weights depend on. size: height and width of the images that tables of positions are made for; images of

@@ -18,6 +18,7 @@ from longshort.nn.grid import GridFullAttention, Size
 from longshort.nn.positions import rotated, turns
 from longshort.ops.check import check_count
 from longshort.ops.packed import packable, packed_attention
+from longshort.serial import registered
 
 
 class AttentionSpec(Protocol):
@@ -57,6 +58,7 @@ class GridAttentionSpec(Protocol):
     def build_conv(self, width: int, heads: int, *, dropout: float = 0.0, global_tokens: int = 0) -> nn.Module: ...
 
 
+@registered("LongShort")
 @dataclass(frozen=True)
 class LongShort:
     """Ours. rank 0 is the window alone, window 0 the dynamic projection alone."""
@@ -111,6 +113,7 @@ class LongShort:
         )
 
 
+@registered("Full")
 @dataclass(frozen=True)
 class Full:
     """All tokens see all tokens."""
