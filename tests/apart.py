@@ -15,9 +15,9 @@ import torch.utils.tensorboard
 from torch import nn
 from training import MUON, Points, before_call, do, full, points
 
-from longshort.lab.tasks import LanguageModelling
-from longshort.lab.train import CheckpointError, DivergedError, StoppedError, state
 from longshort.lab.runs.log import LOG, Log
+from longshort.lab.tasks import LanguageModelling
+from longshort.lab.train import CheckpointError, DivergedError, StoppedError, TrainingError, state
 from longshort.lab.train.processes import Processes
 
 
@@ -103,6 +103,13 @@ def train_until(at, run, out):
     deaths = Deaths(at)
     do(run, out, resume=True)
     (out / "moments").write_text(" ".join(deaths.moments))
+
+
+def train_or_be_refused(run, out):
+    try:
+        do(run, out, resume=True)
+    except TrainingError as error:
+        assert "another process is training" in str(error)
 
 
 def train_each(runs, out):

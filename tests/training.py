@@ -11,13 +11,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from longshort.lab.data.source import FileSource
-from longshort.models.charlm import CharLMConfig
-from longshort.lab.tasks import LanguageModelling
+from longshort.lab.evaluate import Share
 from longshort.lab.evaluate.bits import Reading
-from longshort.lab.train import AdamW, Muon, Run, Schedule, StoppedError, train
 from longshort.lab.runs.checkpoints import META, Checkpoints
-from longshort.lab.train.fit import Loop
 from longshort.lab.runs.log import read_log
+from longshort.lab.tasks import LanguageModelling
+from longshort.lab.train import AdamW, Muon, Run, Schedule, StoppedError, train
+from longshort.lab.train.fit import Loop
+from longshort.models.charlm import CharLMConfig
 
 MODEL = CharLMConfig(layers=1, width=16, heads=2, feedforward=32, window=8, segment=4, dropout=0.1, memory=16)
 ADAMW = AdamW(lr=0.01)
@@ -112,11 +113,23 @@ class Points:
             loss.register_hook(lambda gradient: gradient * torch.nan)
         return loss, None
 
-    def evaluate(self, model, part, parts):
-        if self.draws:
+    def evaluators(self, split):
+        return [Score(self)]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What points are worth."""
+
+    points: Points
+    name: str = "dev"
+    size: int = 1
+
+    def run(self, model, processes, tell):
+        if self.points.draws:
             torch.rand(1)
         seen = int(model.seen)
-        return {"score": (self.scores[seen] if seen < len(self.scores) else 0.0, 1.0)}
+        return {"score": Share(self.points.scores[seen] if seen < len(self.points.scores) else 0.0, 1.0)}
 
 
 def points(**changes):

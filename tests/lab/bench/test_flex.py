@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_mask
 
-from longshort.lab.bench.flex import by_group, mask_of
 from longshort.geometry import Causal, Segments, Tiles
+from longshort.lab.bench.flex import by_group, mask_of
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from longshort.geometry import Causal, Segments, Tiles
 from longshort.lab.bench.flops import products, visible_pairs
 from longshort.lab.bench.settings import settings
-from longshort.geometry import Causal, Segments, Tiles
 
 GEOMETRIES = [
     *((Segments(window), tokens, rows) for window in (0, 1, 3, 4) for tokens, rows in ((1, 1), (11, 0), (16, 5))),

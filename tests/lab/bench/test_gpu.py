@@ -7,13 +7,13 @@ import pytest
 import torch
 from rich.console import Console
 
+from longshort.geometry import Causal, Segments, Tiles
 from longshort.lab.bench import gpu, report
 from longshort.lab.bench.gpu import NO_CUDA, PASSES, attempt, bench_gpu, main
 from longshort.lab.bench.report import Row, Side, cells
 from longshort.lab.bench.settings import Setting, settings
 from longshort.lab.bench.sides import comparisons, core_of, full_core, layer_of, per_head
 from longshort.lab.bench.timing import Work
-from longshort.geometry import Causal, Segments, Tiles
 
 CPU = torch.device("cpu")
 CAUSAL = [

@@ -9,11 +9,11 @@ import pytest
 from longshort.lab.bench import step
 from longshort.lab.bench.step import WARM, measured_step
 from longshort.lab.data.listops import ListOps
-from longshort.models.sequence import SequenceConfig
-from longshort.nn.spec import LongShort
 from longshort.lab.tasks import Classification
 from longshort.lab.train import Run
 from longshort.lab.train.fit import Loop
+from longshort.models.sequence import SequenceConfig
+from longshort.nn.spec import LongShort
 
 MODEL = SequenceConfig(LongShort(4, 2), classes=10, length=32, layers=1, width=16, heads=2, feedforward=16, head=8)
 RUN = Run("tiny", MODEL, Classification(ListOps(train=20, dev=4, test=4), length=30, sequences=4), 5, evaluate_every=1)
@@ -62,7 +62,7 @@ def test_it_is_the_mean_of_the_steps_that_count(steps, warm, monkeypatch):
         return 100.0 + 0.5 * len(asked)
 
     monkeypatch.setattr(Loop, "update", lambda loop, rate: done.append(rate))
-    monkeypatch.setattr(Classification, "evaluate", lambda *_: pytest.fail("no evaluation belongs to a step"))
+    monkeypatch.setattr(Classification, "evaluators", lambda *_: pytest.fail("no evaluation belongs to a step"))
     monkeypatch.setattr(step, "time", SimpleNamespace(perf_counter=clock))
     assert measured_step(RUN, steps=steps, cpu=True).ms == pytest.approx(500 / steps)
     assert asked == [warm, warm + steps] and set(done) == {1.0}

@@ -20,8 +20,8 @@ from longshort.lab.data.images import (
     Stream,
     anywhere,
     drawn,
+    evaluation_chunk,
     in_order,
-    judged_chunk,
     rectangle,
     training_chunk,
     workers_for,
@@ -159,9 +159,9 @@ def test_in_the_place_of_a_broken_picture_stands_the_next(some_broken, caplog):
 
 
 def test_broken_pictures_are_not_judged(some_broken):
-    chunk = judged_chunk(some_broken, np.arange(5), Middle(8, 1.0))
+    chunk = evaluation_chunk(some_broken, np.arange(5), Middle(8, 1.0))
     assert chunk.which.tolist() == [0, 4] and len(chunk.images) == 2 and len(chunk.broken) == 3
-    none = judged_chunk(some_broken, np.array([1, 2]), Middle(8, 1.0))
+    none = evaluation_chunk(some_broken, np.array([1, 2]), Middle(8, 1.0))
     assert none.images.shape == (0, 3, 8, 8) and none.which.tolist() == []
 
 

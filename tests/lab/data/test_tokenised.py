@@ -260,6 +260,7 @@ def test_a_folder_that_is_not_there_is_no_name_on_the_hub(folder):
 
 def test_the_extra_is_named_where_transformers_is_missing(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.delitem(sys.modules, "longshort.hf.library")
+    for name in [name for name in sys.modules if name.startswith("longshort.hf")]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ImportError, match=r"pip install 'longshort\[encoders\]'"):
         Tokenizer(folder)

@@ -10,8 +10,11 @@ from dataclasses import replace
 import pytest
 from training import before_call, checkpoints, do, full, language, outcome, points, same_weights, weights
 
-from longshort.lab.train import CheckpointError, checkpoint, state
-from longshort.lab.runs.checkpoints import META, Checkpoints, read_about, write_whole
+from longshort.lab.runs import checkpoints as checkpoint
+from longshort.lab.runs import files
+from longshort.lab.runs.checkpoints import META, Checkpoints, check
+from longshort.lab.runs.files import write_whole
+from longshort.lab.train import CheckpointError, state
 
 FILES = ("model.safetensors", "config.json", "optimizer.pt", "process_0.pt", META)
 
@@ -77,14 +80,14 @@ def test_the_facts_have_a_checksum_too(tmp_path, done, old, new):
     assert old in meta.read_text()
     meta.write_text(meta.read_text().replace(old, new))
     with pytest.raises(CheckpointError, match=f"{META} is not what was written"):
-        read_about(meta.parent)
+        check(meta.parent)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "3", "{}", "\x00"])
 def test_facts_that_are_none(tmp_path, content):
     (tmp_path / META).write_text(content)
     with pytest.raises(CheckpointError, match=rf"checkpoint {tmp_path} is corrupt: {META} cannot be read"):
-        read_about(tmp_path)
+        check(tmp_path)
 
 
 def test_a_run_does_not_start_from_a_corrupt_checkpoint(tmp_path, done):
@@ -110,7 +113,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch, done, o
     assert f"cannot write the checkpoint of step 4 in {last.parent}: No space left on device" in str(e.value)
     assert f"the one before it, {last}, is intact. Make room or give another folder" in str(e.value)
     assert list(last.parent.iterdir()) == [last]
-    read_about(last)
+    check(last)
     same_weights(weights(run, tmp_path), before)
     do(run, tmp_path, resume=True)
     same_weights(weights(run, tmp_path), weights(run, whole))
@@ -184,18 +187,37 @@ def test_the_best_is_the_last_where_it_is_not_known(tmp_path):
     there = Checkpoints(tmp_path)
     for step in (3, 4):
         there.path(step).mkdir()
-    for facts in ("{", "{}", '{"best_step": null}', '{"best_step": 2}'):
-        (there.path(4) / META).write_text(facts)
-        assert there.best() == there.path(4), facts
-    (there.path(4) / META).write_text('{"best_step": 3}')
-    assert there.best() == there.path(3)
+    known = dict(step=4, files={}, metrics={}, data="")
+    for best_step, expected in ((None, 4), (2, 4), (3, 3)):
+        (there.path(4) / META).write_bytes(checkpoint.with_checksum({**known, "best_step": best_step}))
+        assert there.best() == there.path(expected)
+
+
+@pytest.mark.parametrize("facts", [b"{", b"{}", b"[]", b"5", b'{"best_step": 3}', b"\xff", b"[" * 100_000])
+def test_where_the_best_cannot_be_known_nothing_is_opened_or_removed(tmp_path, facts):
+    there = Checkpoints(tmp_path)
+    for step in (1, 2, 3, 4):
+        there.path(step).mkdir()
+    (there.path(4) / META).write_bytes(facts)
+    with pytest.raises(CheckpointError, match=f"{there.path(4)}.*{META}"):
+        there.best()
+    there.tidy()
+    assert there.steps() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("wrong", [dict(step="4"), dict(files=[]), dict(metrics=3), dict(best_step="x"), dict(data=1)])
+def test_facts_of_wrong_types_are_named(tmp_path, wrong):
+    known = dict(step=4, files={}, metrics={}, data="", best_step=None)
+    (tmp_path / META).write_bytes(checkpoint.with_checksum({**known, **wrong}))
+    with pytest.raises(CheckpointError, match=f"{next(iter(wrong))} in {META}"):
+        check(tmp_path)
 
 
 def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_whole(path, b"old")
     with monkeypatch.context() as patch:
-        before_call(patch.setattr, checkpoint.os, "fsync", 1, full)
+        before_call(patch.setattr, files.os, "fsync", 1, full)
         with pytest.raises(OSError, match="No space"):
             write_whole(path, b"new")
     assert path.read_bytes() == b"old"

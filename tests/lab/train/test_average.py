@@ -1,4 +1,4 @@
-"""The moving average of weights is what is judged and saved; the training itself does not notice it."""
+"""The moving average of weights is what is evaluated and saved; the training itself does not notice it."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 from torch import nn
 from training import checkpoints, do, language, outcome, points, same_weights, stop_before, weights
 
+from longshort.lab.evaluate.bits import BitsPerCharacter
 from longshort.lab.train import StoppedError
 from longshort.lab.train.average import Average
 
@@ -50,15 +51,15 @@ def test_the_training_is_that_without_it(tmp_path):
     assert not torch.equal(found, trained)
 
 
-def test_it_is_judged(tmp_path, monkeypatch):
+def test_it_is_evaluated(tmp_path, monkeypatch):
     run = language(tmp_path, average=0.5)
-    seen, judged = [], type(run.task).evaluate
+    seen, before = [], BitsPerCharacter.run
 
-    def evaluate(task, model, part, parts):
+    def watched(evaluator, model, processes, tell):
         seen.append(model.norm.weight.clone())
-        return judged(task, model, part, parts)
+        return before(evaluator, model, processes, tell)
 
-    monkeypatch.setattr(type(run.task), "evaluate", evaluate)
+    monkeypatch.setattr(BitsPerCharacter, "run", watched)
     do(run, tmp_path)
     assert torch.equal(seen[-1], weights(run, tmp_path)["norm.weight"])
 

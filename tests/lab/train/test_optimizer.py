@@ -12,8 +12,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from longshort.lab.runs.optimizers import AdamW, Muon
 from longshort.lab.train.muon import COEFFICIENTS, MuonAdamW, orthogonalise, orthogonalise_each
-from longshort.lab.train.optimizer import AdamW, Muon, set_rate
+from longshort.lab.train.optimizer import build_optimizer, set_rate
 
 SPECS = [AdamW(lr=0.01), Muon(lr=0.01, weight_decay=0.1, rest=AdamW(lr=0.02))]
 
@@ -128,7 +129,7 @@ def test_scale_is_the_root_mean_square_of_an_update(size):
 
 def test_only_weights_decay_and_what_is_tied_comes_once():
     model = net()
-    decayed, rest = AdamW(weight_decay=0.3).build(model).param_groups
+    decayed, rest = build_optimizer(AdamW(weight_decay=0.3), model).param_groups
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
     assert names(model, decayed["params"]) == ["wide.weight", "tall.weight", "square.weight", "convolution.weight"]
     biases = ["tall.bias", "square.bias", "convolution.bias", "norm.weight", "norm.bias"]
@@ -138,7 +139,7 @@ def test_only_weights_decay_and_what_is_tied_comes_once():
 def test_muon_takes_hidden_matrices():
     model = net()
     spec = Muon(lr=0.01, weight_decay=0.2, rest=AdamW(lr=0.003, weight_decay=0.4), outputs=("square", "output"))
-    hidden, decayed, rest = spec.build(model).param_groups
+    hidden, decayed, rest = build_optimizer(spec, model).param_groups
     assert names(model, hidden["params"]) == ["wide.weight", "tall.weight"]
     assert names(model, decayed["params"]) == ["square.weight", "convolution.weight"]
     assert "embedding.weight" in names(model, rest["params"]) and "content_bias" in names(model, rest["params"])
@@ -151,22 +152,22 @@ def test_muon_takes_hidden_matrices():
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_group_without_parameters_is_left_out(spec):
     model = nn.Linear(3, 4, bias=False)
-    assert len(spec.build(model).param_groups) == 1
+    assert len(build_optimizer(spec, model).param_groups) == 1
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_frozen_parameters_are_left_alone(spec):
     model = net()
     model.tall.requires_grad_(False)
-    optimizer = spec.build(model)
+    optimizer = build_optimizer(spec, model)
     assert not {"tall.weight", "tall.bias"} & {n for g in optimizer.param_groups for n in names(model, g["params"])}
 
 
 def test_the_adamw_part_is_torchs():
     ours, theirs = net(), net()
-    groups = AdamW(lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1).build(ours).param_groups
+    groups = build_optimizer(AdamW(lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1), ours).param_groups
     ours_optimizer = MuonAdamW([dict(group, muon=False) for group in groups])
-    theirs_optimizer = AdamW(lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1).build(theirs)
+    theirs_optimizer = build_optimizer(AdamW(lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1), theirs)
     assert type(theirs_optimizer) is torch.optim.AdamW
     train(ours, ours_optimizer, 6)
     train(theirs, theirs_optimizer, 6)
@@ -177,8 +178,8 @@ def test_the_adamw_part_is_torchs():
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_resumed_run_is_the_run_itself(spec):
     whole, half = net(), net()
-    train(whole, spec.build(whole), 6)
-    optimizer = spec.build(half)
+    train(whole, build_optimizer(spec, whole), 6)
+    optimizer = build_optimizer(spec, half)
     train(half, optimizer, 3)
     file = io.BytesIO()
     torch.save([half.state_dict(), optimizer.state_dict()], file)
@@ -186,7 +187,7 @@ def test_a_resumed_run_is_the_run_itself(spec):
     weights, state = torch.load(file)
     resumed = Net()
     resumed.load_state_dict(weights)
-    optimizer = spec.build(resumed)
+    optimizer = build_optimizer(spec, resumed)
     optimizer.load_state_dict(state)
     train(resumed, optimizer, 3, first=3)
     assert equal(resumed, whole) and not equal(half, whole)
@@ -197,12 +198,12 @@ def test_a_resumed_run_is_the_run_itself(spec):
 def test_a_run_resumed_by_names_is_the_run_itself(spec, flat):
     options = StateDictOptions(flatten_optimizer_state_dict=flat)
     whole, half = net(), net()
-    train(whole, spec.build(whole), 6)
-    optimizer = spec.build(half)
+    train(whole, build_optimizer(spec, whole), 6)
+    optimizer = build_optimizer(spec, half)
     train(half, optimizer, 3)
     state = copy.deepcopy(get_optimizer_state_dict(half, optimizer, options=options))
     resumed = copy.deepcopy(half)
-    optimizer = spec.build(resumed)
+    optimizer = build_optimizer(spec, resumed)
     set_optimizer_state_dict(resumed, optimizer, state, options=options)
     assert equal(resumed, half)
     train(resumed, optimizer, 3, first=3)
@@ -211,7 +212,7 @@ def test_a_run_resumed_by_names_is_the_run_itself(spec, flat):
 
 def test_names_in_a_checkpoint():
     model = net()
-    optimizer = Muon().build(model)
+    optimizer = build_optimizer(Muon(), model)
     train(model, optimizer, 1)
     state = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
     assert {"state.wide.weight.momentum", "state.norm.bias.mean", "state.norm.bias.square"} <= state.keys()
@@ -221,7 +222,7 @@ def test_names_in_a_checkpoint():
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_set_rate_moves_each_group_from_its_own_peak(spec):
-    optimizer = spec.build(net())
+    optimizer = build_optimizer(spec, net())
     peaks = [group["lr"] for group in optimizer.param_groups]
     for factor in (0.5, 0.0, 0.25):
         set_rate(optimizer, factor)
@@ -237,7 +238,7 @@ def test_gradients_are_only_read_and_may_be_views():
         p.grad = larger[tuple(slice(None, None, 2) for _ in p.shape)]
         q.grad = p.grad.clone(memory_format=torch.contiguous_format)
     for each in (model, twin):
-        Muon(lr=0.1).build(each).step()
+        build_optimizer(Muon(lr=0.1), each).step()
     assert equal(model, twin)
     assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
 
@@ -245,7 +246,7 @@ def test_gradients_are_only_read_and_may_be_views():
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_parameter_without_a_gradient_stays(spec):
     model = net()
-    optimizer = spec.build(model)
+    optimizer = build_optimizer(spec, model)
     optimizer.step()
     assert equal(model, net()) and not optimizer.state
     for p in model.square.parameters():
@@ -259,7 +260,7 @@ def test_a_parameter_without_a_gradient_stays(spec):
 
 def test_a_closure_is_called_with_gradients():
     model = nn.Linear(3, 2)
-    optimizer = Muon().build(model)
+    optimizer = build_optimizer(Muon(), model)
 
     def closure():
         loss = model(torch.ones(1, 3)).square().sum()
@@ -275,7 +276,7 @@ def test_least_squares(spec):
     torch.manual_seed(6)
     x, target = torch.randn(64, 8), torch.randn(8, 4)
     model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
-    optimizer = spec.build(model)
+    optimizer = build_optimizer(spec, model)
     losses = []
     for step in range(120):
         optimizer.zero_grad()
@@ -289,7 +290,7 @@ def test_least_squares(spec):
 
 def test_refuses_sparse_gradients():
     embedding = nn.Embedding(5, 3, sparse=True)
-    optimizer = Muon().build(embedding)
+    optimizer = build_optimizer(Muon(), embedding)
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="sparse"):
         optimizer.step()
@@ -310,8 +311,8 @@ def test_refuses_what_fsdp_shards(mesh):
     model = nn.Linear(4, 4, device="cpu")
     fully_shard(model, mesh=mesh)
     with pytest.raises(ValueError, match="Muon needs whole matrices, but FSDP shards them; use AdamW or DDP"):
-        Muon().build(model)
-    AdamW().build(model)
+        build_optimizer(Muon(), model)
+    build_optimizer(AdamW(), model)
 
 
 @pytest.mark.parametrize("shape, dtype, words", [((3,), torch.float32, "(3,)"), ((3, 3), torch.bfloat16, "bfloat16")])
@@ -342,6 +343,6 @@ def test_specs_refuse(spec, keywords, words):
 
 def test_models_that_are_refused():
     with pytest.raises(ValueError, match=r"'head'.*Net"):
-        Muon(outputs=("head",)).build(net())
+        build_optimizer(Muon(outputs=("head",)), net())
     with pytest.raises(ValueError, match="no parameter"):
-        AdamW().build(nn.ReLU())
+        build_optimizer(AdamW(), nn.ReLU())

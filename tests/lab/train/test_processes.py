@@ -14,10 +14,11 @@ import torch
 from apart import apart, killed, resumed_and_whole, together, train_each
 from training import MODEL, STEADY, checkpoints, do, language, outcome, points, same_weights, weights
 
-from longshort.models.charlm import CharLM
 from longshort.lab.evaluate.bits import Reading
-from longshort.lab.train import CheckpointError, as_json
+from longshort.lab.train import CheckpointError
 from longshort.lab.train.processes import Processes, blocks_of
+from longshort.models.charlm import CharLM
+from longshort.serial import as_json
 
 # seen once, and not in 42 tries after it: a process aborts ("double free or corruption") while gloo gathers its state
 pytestmark = pytest.mark.flaky(reruns=2, only_rerun=["Connection reset by peer", "Connection closed by peer"])
@@ -31,7 +32,7 @@ def steady(folder, **changes):
 def test_two_processes_learn_what_one_does(tmp_path):
     """And their moving averages are its."""
     one = steady(tmp_path, average=0.7)
-    lonely = replace(one.task, evaluation=Reading(context=8, batch=1))  # the second process has nothing to judge
+    lonely = replace(one.task, evaluation=Reading(context=8, batch=1))  # the second process has nothing to evaluate
     alone = {task: replace(one, name=name, task=task) for name, task in (("one", one.task), ("lonely", lonely))}
     for run in alone.values():
         do(run, tmp_path)
@@ -98,7 +99,8 @@ import json, os, signal, sys, time
 from pathlib import Path
 import training
 from longshort.lab.tasks import LanguageModelling
-from longshort.lab.train import StoppedError, from_json
+from longshort.lab.train import StoppedError
+from longshort.serial import from_json
 
 folder, parallel, waits = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"
 
@@ -134,7 +136,7 @@ def launched(launcher, folder, parallel, waits):
     script = folder / "script.py"
     script.write_text(SCRIPT)
     printed = folder / f"printed by {launcher[0]}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", *launcher, str(script), str(folder), parallel, "waits" if waits else "goes on"]
     with printed.open("w") as file:
         return subprocess.Popen(command, stdout=file, stderr=file, env=environment), printed

@@ -11,9 +11,11 @@ from tiny_encoders import Pretrained, tiny_checkpoint
 from training import Counting, CountingConfig, Points, Tied, TiedConfig, checkpoints, do, outcome, points, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from longshort.lab.evaluate import Share
+from longshort.lab.runs.checkpoints import META, check, checksum, checksum_of
 from longshort.lab.train import CheckpointError
-from longshort.lab.runs.checkpoints import META, checksum, checksum_of, read_about
-from longshort.lab.train.state import load_weights, shared_names
+from longshort.lab.trained.weights import load_weights, shared_names
+from longshort.serial import as_json
 
 
 def test_a_shared_weight_has_one_name_in_a_file(tmp_path):
@@ -81,7 +83,7 @@ def test_what_a_config_says_lies_beside_the_weights(tmp_path, monkeypatch):
     do(run, tmp_path)
     last = checkpoints(run, tmp_path).last()
     assert (last / "config.json").read_bytes() == b"{}" and (last / "about.txt").read_bytes() == b"Counting"
-    assert {"config.json", "about.txt"} <= set(read_about(last)["files"])
+    assert {"config.json", "about.txt"} <= set(check(last)["files"])
     with monkeypatch.context() as patch:
         patch.setattr(Labelled, "build", None)  # a run that goes on has all it needs in its folder
         do(replace(run, steps=8), tmp_path, resume=True)
@@ -90,7 +92,7 @@ def test_what_a_config_says_lies_beside_the_weights(tmp_path, monkeypatch):
 def test_any_other_config_is_written_itself(tmp_path):
     run = points()
     do(run, tmp_path)
-    assert json.loads((checkpoints(run, tmp_path).last() / "config.json").read_text()) == {"width": 3}
+    assert json.loads((checkpoints(run, tmp_path).last() / "config.json").read_text()) == as_json(CountingConfig())
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,19 @@ class Copying(Points):
         scores = model(batch, torch.ones_like(batch)).logits
         return torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch.flatten()), None
 
-    def evaluate(self, model, part, parts):
-        return {"score": (0.0, 1.0)}
+    def evaluators(self, split):
+        return [Nothing()]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An evaluation of anything."""
+
+    name: str = "dev"
+    size: int = 0
+
+    def run(self, model, processes, tell):
+        return {"score": Share(0.0, 1.0)}
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

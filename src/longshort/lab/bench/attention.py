@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from longshort.lab.bench.full import FullAttention, FullCausalAttention
-from longshort.lab.bench.run import write_json
 from longshort.lab.bench.timing import forward_backward, milliseconds
+from longshort.lab.runs.files import write_json
 from longshort.nn import CausalLongShortAttention, GridLongShortAttention, LongShortAttention
 
 if TYPE_CHECKING:  # rich is not part of the core install
@@ -104,7 +104,7 @@ def write_results(results: list[Measured], out: Path, repeats: int) -> None:
         for r in results
     ]
     report = {"what": "forward + backward, float32", "machine": machine(), "repeats": repeats, "results": lines}
-    write_json(report, out)
+    write_json(out, report)
 
 
 def machine() -> str:

@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longshort.generate import generate
 from longshort.lab.bench.gpt import GPT
 from longshort.lab.bench.gpu import wide_console
 from longshort.lab.bench.report import machine_line
-from longshort.lab.bench.run import named, write_json
+from longshort.lab.bench.run import named
 from longshort.lab.bench.timing import Work, graphed, milliseconds, peak_mib
-from longshort.generate import generate
+from longshort.lab.runs.files import write_json
 from longshort.models.charlm import PRESETS, CharLM, CharLMConfig
 
 if TYPE_CHECKING:  # rich is not part of the core install
@@ -144,7 +145,7 @@ def bench_charlm(
         console.print(f"measuring: {case.name}", highlight=False)
         for row in case.measure(repeats, device):
             rows.append(row)
-            write_json({"machine": machine_line(device), "rows": [asdict(r) for r in rows]}, out)
+            write_json(out, {"machine": machine_line(device), "rows": [asdict(r) for r in rows]})
     console.print(machine_line(device), soft_wrap=True, highlight=False)
     console.print(table_of(rows))
     console.print(f"written to {out}", soft_wrap=True, highlight=False)

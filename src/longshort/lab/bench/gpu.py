@@ -1,6 +1,6 @@
 """Long-short attention against full attention on a GPU, in bf16: layers and the operation alone, time and memory.
 
-`longshort bench attention --device cuda`; where tyro is not installed, `python -m longshort.lab.bench.gpu --only causal`.
+`longshort bench attention --device cuda`; or `python -m longshort.lab.bench.gpu`, without tyro.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import torch
 
 from longshort.lab.bench.flops import Pass
 from longshort.lab.bench.report import Row, Side, draw, machine_line, report_of, sentence, table_of
-from longshort.lab.bench.run import named, write_json
+from longshort.lab.bench.run import named
 from longshort.lab.bench.settings import Setting, settings
 from longshort.lab.bench.sides import comparisons
 from longshort.lab.bench.timing import Step, Work, graphed, milliseconds, peak_mib
+from longshort.lab.runs.files import write_json
 
 if TYPE_CHECKING:  # rich is not part of the core install
     from rich.console import Console, Group
@@ -51,14 +52,14 @@ def bench_gpu(
     device = torch.device(device)
     rows: list[Row] = []
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report_of(rows, repeats, device), out)  # a path that cannot be written shows now
+    write_json(out, report_of(rows, repeats, device))  # a path that cannot be written shows now
     try:
         with Live(console=console, transient=True) as live:
             for case in cases:
                 live.update(progress(rows, case, console), refresh=True)
                 for row in measure(case, repeats=repeats, flex=flex, device=device):
                     rows.append(row)
-                    write_json(report_of(rows, repeats, device), out)
+                    write_json(out, report_of(rows, repeats, device))
                     live.update(progress(rows, case, console), refresh=True)
                     if not console.is_terminal:  # a log cannot show a table that grows
                         console.print(sentence(row), soft_wrap=True, highlight=False)

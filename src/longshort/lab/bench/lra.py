@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from longshort.lab.bench.macs import count
-from longshort.lab.bench.run import write_json
-from longshort.models.sequence import PairClassifier, SequenceClassifier, SequenceConfig
 from longshort.lab.recipes.lra_table import LINES, Line
+from longshort.lab.runs.files import write_json
+from longshort.models.sequence import PairClassifier, SequenceClassifier, SequenceConfig
 
 if TYPE_CHECKING:  # rich is not part of the core install
     from rich.console import Console
@@ -51,7 +51,7 @@ def bench_macs(lines: Sequence[Line], out: Path, *, console: Console) -> list[di
         facts.append({"line": line.name, "paper": line.macs, "counted": macs})
         same = f"{macs:.2f}" == f"{line.macs:.2f}"
         table.add_row(line.task.name, line.attention, f"{line.macs:.2f}", f"{macs:.3f}", "" if same else "differs")
-        write_json({"lines": facts}, out)
+        write_json(out, {"lines": facts})
     console.print(table)
     console.print(f"written to {out}", soft_wrap=True, highlight=False)
     return facts

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from longshort.geometry import Causal
 from longshort.lab.bench.flops import Pass
 from longshort.lab.bench.lengths import Timed, draw_lengths
 from longshort.lab.bench.settings import Setting
-from longshort.geometry import Causal
 
 if TYPE_CHECKING:  # rich is not part of the core install
     from rich.table import Table

@@ -1,13 +1,9 @@
-"""What every benchmark needs: its cases by name, and a file of results that is whole at any time."""
+"""What every benchmark needs: its cases by name."""
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 
 class Named(Protocol):
@@ -25,12 +21,3 @@ def named(cases: Sequence[T], only: str) -> list[T]:
         names = "; ".join(case.name for case in cases)
         raise ValueError(f"no case has {only!r} in its name; there are: {names}")
     return found
-
-
-def write_json(report: dict[str, Any], path: Path) -> None:
-    """All or nothing: an interrupted write leaves the file as it was."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from longshort.lab.bench.flops import Pass, products, visible_pairs
 from longshort.geometry import Causal, Geometry, Segments, Tiles
+from longshort.lab.bench.flops import Pass, products, visible_pairs
 
 TOKENS = 65_536  # of a batch in the causal settings
 

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from longshort.geometry import Causal, Segments, Tiles
 from longshort.lab.bench.flex import flexed
 from longshort.lab.bench.full import FullAttention, FullCausalAttention
 from longshort.lab.bench.settings import Setting
 from longshort.lab.bench.timing import Work
-from longshort.geometry import Causal, Segments, Tiles
 from longshort.nn import CausalLongShortAttention, GridLongShortAttention, LongShortAttention
 from longshort.ops import RelativePositions, long_short_attention
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.train import Run
 from longshort.lab.train.fit import Loop
+from longshort.lab.train.processes import Processes
 
 WARM = 20  # steps before those that count: they compile and capture
 
@@ -31,7 +33,8 @@ def measured_step(run: Run, *, steps: int = 200, cpu: bool = False) -> Step:
     with tempfile.TemporaryDirectory() as folder:
         quiet = Console(file=StringIO())
         alone = replace(run, starts_from=None)  # whatever its weights are, a step is a step
-        loop = Loop(alone, Path(folder), resume=False, cpu=cpu, parallel="ddp", console=quiet)
+        processes = Processes(run.precision, cpu=cpu)
+        loop = Loop(alone, RunFolder(Path(folder) / run.name), processes, resume=False, console=quiet)
         for _ in range(min(WARM, steps)):
             loop.update(1.0)
         gpu = loop.processes.device.type == "cuda"

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from longshort.lab.bench.gpu import wide_console
 from longshort.lab.bench.report import machine_line
-from longshort.lab.bench.run import named, write_json
+from longshort.lab.bench.run import named
 from longshort.lab.bench.timing import Step, Work, graphed, milliseconds, peak_mib
+from longshort.lab.runs.files import write_json
 from longshort.models import cvt, vil
 from longshort.models.cvt import CvTConfig
 from longshort.models.vil import ViLConfig
@@ -199,7 +200,7 @@ def bench_vision(
         for row in case.measure(repeats, device, compiled):
             rows.append(row)
             facts = [asdict(r) | {"images_per_second": r.per_second, "ns_per_pixel": r.ns_per_pixel} for r in rows]
-            write_json({"machine": machine_line(device), "compiled": compiled, "rows": facts}, out)
+            write_json(out, {"machine": machine_line(device), "compiled": compiled, "rows": facts})
     console.print(machine_line(device), soft_wrap=True, highlight=False)
     console.print(table_of(rows, compiled))
     draw(rows, out.with_suffix(".png"), f"{machine_line(device)}, bf16")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from longshort.geometry import Tiles
 from longshort.lab.bench.flops import FORWARD, visible_pairs
 from longshort.lab.bench.macs import count
-from longshort.lab.bench.run import write_json
-from longshort.geometry import Tiles
+from longshort.lab.runs.files import write_json
 from longshort.models.cvt import CvT
 from longshort.models.pyramid import Pyramid
 from longshort.models.vil import ViL
@@ -105,7 +105,7 @@ def bench_vision_macs(lines: Sequence[Line], out: Path, *, console: Console) -> 
             f"{line.parameters:g}",
             f"{parameters:.3f}",
         )
-        write_json({"models": facts}, out)
+        write_json(out, {"models": facts})
     console.print(table)
     console.print(f"written to {out}", soft_wrap=True, highlight=False)
     return facts

@@ -14,6 +14,8 @@ import numpy as np
 
 from longshort.lab.data.labelled import LabelledPairs, LabelledSplits, Numbers, Sequences, digest
 from longshort.lab.data.official import Official, lines, together, warn_if_other
+from longshort.lab.data.perturb import perturbed_pairs
+from longshort.serial import UNREADABLE, registered
 
 AAN = Official(
     title="AAN",
@@ -37,6 +39,7 @@ LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 Pairs = tuple[Numbers, Numbers]  # [I, 2] documents, [I] labels
 
 
+@registered("Aan")
 @dataclass(frozen=True)
 class Aan:
     """Pairs with label 1 where citations connect the papers; tokens are bytes + 1, none cut. All splits share one
@@ -57,7 +60,7 @@ class Aan:
         name, files = self._found()
         documents, each = READERS[name](files)
         train, dev, test = (LabelledPairs(documents, pairs, labels) for pairs, labels in each)
-        return LabelledSplits(train, dev, test)
+        return LabelledSplits(train, dev, test, perturbed_pairs())
 
     def _found(self) -> tuple[str, list[Path]]:
         where = AAN.home(self.path)
@@ -109,7 +112,7 @@ def _papers(path: Path) -> dict[bytes, bytes]:
         try:
             paper = json.loads(line)
             name, text = paper["id"].encode(), paper["text"].encode()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             raise ValueError(f'{path}, line {number}: expected {{"id": ..., "text": ...}}') from error
         if name in texts:
             raise ValueError(f"{path}, line {number}: paper {paper['id']} comes a second time")

@@ -53,7 +53,7 @@ def entries(path: Path, split: str) -> list[Entry]:
     found = list(_below(path, split))
     if not found:
         raise FileNotFoundError(
-            f"{path} has no pictures to {'train on' if split == 'train' else 'judge with'}: expected a folder "
+            f"{path} has no pictures to {'train on' if split == 'train' else 'evaluate with'}: expected a folder "
             f"{' or '.join(SPLITS[split])} with a folder for each class, {split}.zip, {split}.tar, or {split}-*.tar"
         )
     if flat := [entry for entry in found if entry.kind in ("", *SPLITS[split])]:

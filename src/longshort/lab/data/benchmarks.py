@@ -1,21 +1,20 @@
-"""The sets that models of ImageNet are judged by, as their authors lay them out: V2, ReaL, C, A, R and ImageNet-9.
+"""The sets that models of ImageNet are evaluated on, as their authors lay them out: V2, ReaL, C, A, R and ImageNet-9.
 
 All lie in one folder. The validation set, in which each class has a folder, says which classes there are.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from longshort.lab.data.archive import entries, of_folder
 from longshort.lab.data.images import Pictures, in_order, labelled
 from longshort.lab.data.labelled import Numbers
+from longshort.serial import read_json
 
 CORRUPTIONS = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
@@ -67,7 +66,7 @@ class Benchmarks:
     def real(self, pictures: Pictures, count: int) -> list[list[int]]:
         """For each picture of the validation set, of so many classes, all labels that fit it; for some, none does."""
         where = self.place("real")
-        lists = read_json(where)
+        lists = read_json(where, "list of labels")
         if (highest := max((label for fitting in lists for label in fitting), default=0)) >= count:
             raise ValueError(f"{where} has labels up to {highest}, and the validation set has {count} classes")
         return [lists[number_of(entry.name, len(lists))] for entry in pictures.entries]
@@ -109,15 +108,8 @@ class Benchmarks:
                 f"{name}, which says what ImageNet's classes are among the nine, is not in {where}: it is in the "
                 "repository MadryLab/backgrounds_challenge on GitHub"
             )
-        given = read_json(files[0])
+        given = read_json(files[0], "table of classes")
         return np.array([given.get(str(number), -1) for number in range(count)], np.int64)
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def number_of(name: str, count: int) -> int:

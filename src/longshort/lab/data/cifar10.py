@@ -17,10 +17,11 @@ import numpy as np
 from einops import rearrange
 from numpy.typing import NDArray
 
-from longshort.lab.runs.files import new_md5
 from longshort.lab.data.labelled import Labelled, LabelledSplits, Numbers, Sequences, digest
 from longshort.lab.data.official import Official, from_extra, members, together, warn_if_other
 from longshort.lab.data.unpack import pieces
+from longshort.lab.runs.files import new_md5
+from longshort.serial import registered
 
 CIFAR10 = Official(
     title="CIFAR-10",
@@ -49,6 +50,7 @@ Bytes = NDArray[np.uint8]
 Pictures = tuple[Bytes, Numbers]  # [N, P] grey, [N] labels
 
 
+@registered("Cifar10")
 @dataclass(frozen=True)
 class Cifar10:
     """45,000 pictures to train on, the last 5,000 of the training set for development, 10,000 for the test. A picture

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from longshort.lab.runs.files import CHUNK, alone_in, check_file, check_space, has_size, settle
 from longshort.lab.data.progress import Tell, progress_bar
+from longshort.lab.runs.files import CHUNK, alone_in, check_file, check_space, has_size, settle
 
 TRIES = 4
 PAUSE = 1.0  # seconds before the second try, twice as long before each further one

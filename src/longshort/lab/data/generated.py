@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from longshort.lab.runs.files import alone_in, cache_folder, whole_file
 from longshort.lab.data.labelled import Labelled, LabelledSplits, Numbers, Sequences
 from longshort.lab.data.progress import progress_bar
+from longshort.lab.runs.files import alone_in, cache_folder, whole_file
+from longshort.serial import registered
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Draws:
 Chunk = Callable[[Draws], Labelled]  # some items, as many as it likes
 
 
+@registered("Counts")
 @dataclass(frozen=True)
 class Counts:
     """How many items there are of each kind."""

@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 from longshort.lab.data.archive import Entry, entries
 from longshort.lab.data.labelled import Numbers
 from longshort.lab.data.official import from_extra
+from longshort.serial import registered
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class PictureSplits:
         return hashlib.sha256(f"{self.train.fingerprint()}{self.dev.fingerprint()}".encode()).hexdigest()
 
 
+@registered("ImageFolder")
 @dataclass(frozen=True)
 class ImageFolder:
     """ImageNet, or pictures of one's own: folders train and val with a folder for each class, as they are or in zip or
@@ -124,7 +126,7 @@ def labelled(found: Sequence[Entry], classes: Sequence[str]) -> Pictures:
 
 
 class View(Protocol):
-    """What is made of a picture, [3, S, S], when it is judged; it can be sent to another process."""
+    """What is made of a picture, [3, S, S], when it is evaluated; it can be sent to another process."""
 
     @property
     def side(self) -> int: ...
@@ -254,7 +256,7 @@ def training_chunk(pictures: Pictures, which: Numbers, side: int, seed: Sequence
     return Chunk(torch.from_numpy(np.stack(images)), np.array(taken, np.int64), list(broken.items()))
 
 
-def judged_chunk(pictures: Pictures, which: Numbers, view: View) -> Chunk:
+def evaluation_chunk(pictures: Pictures, which: Numbers, view: View) -> Chunk:
     """The view of each picture that can be read."""
     made = {int(i): pictures.read(int(i), view) for i in which}
     images = {i: image for i, image in made.items() if not isinstance(image, str)}
@@ -331,3 +333,9 @@ def workers_for(parts: int) -> int:
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here, all_ = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     return max(1, min(processors, MOST_WORKERS) * max(all_ // here, 1) // parts)
+
+
+def normalised(x: Tensor) -> Tensor:
+    """Colours from 0 to 1 as deviations from ImageNet's mean."""
+    mean, deviation = (torch.tensor(t, device=x.device)[:, None, None] for t in (MEAN, DEVIATION))
+    return (x - mean) / deviation

@@ -16,6 +16,8 @@ import numpy as np
 
 from longshort.lab.data.labelled import Labelled, LabelledSplits, Numbers, Sequences
 from longshort.lab.data.official import Official, from_extra, lines, members, together, warn_if_other
+from longshort.lab.data.perturb import perturbed_texts
+from longshort.serial import UNREADABLE, registered
 
 IMDB = Official(
     title="IMDb",
@@ -34,6 +36,7 @@ SENTIMENTS = {"neg": 0, "pos": 1}
 Review = tuple[str, int, bytes]  # split, label, text
 
 
+@registered("Imdb")
 @dataclass(frozen=True)
 class Imdb:
     """25,000 reviews to train on and 25,000 for the test, half of each liked; tokens are bytes + 1, none cut.
@@ -66,10 +69,10 @@ class Imdb:
         )
         train, test = parts["train"], parts["test"]
         if not self.held_out:
-            return LabelledSplits(train, test, test)
+            return LabelledSplits(train, test, test, perturbed_texts())
         dev = _held_out(train, self.held_out)
         rest = np.setdiff1d(np.arange(len(train)), dev)
-        return LabelledSplits(train.take(rest), train.take(dev), test)
+        return LabelledSplits(train.take(rest), train.take(dev), test, perturbed_texts())
 
 
 def _parts(where: Path) -> dict[str, Labelled]:
@@ -137,7 +140,7 @@ def _of_lines(files: list[Path]) -> Iterator[Review]:
             try:
                 review = json.loads(line)
                 text, label = review["text"].encode(), _label(review["label"])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except UNREADABLE as error:
                 raise ValueError(f'{path}, line {number}: expected {{"text": ..., "label": 0 or 1}}') from error
             yield split, label, text
 

@@ -6,8 +6,8 @@ B items of a batch, L length, T tokens of all sequences together, S sequences, I
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -121,11 +121,12 @@ Items = TypeVar("Items", Labelled, LabelledPairs)
 
 @dataclass(frozen=True, eq=False)
 class LabelledSplits(Generic[Items]):
-    """What to train on, to choose by, and to judge with."""
+    """What to train on, to choose by, and to test with. variants: what else the test set is turned into, by name."""
 
     train: Items
     dev: Items
     test: Items
+    variants: Mapping[str, Callable[[Items], Items]] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
         return hashlib.sha256("".join(s.fingerprint() for s in (self.train, self.dev, self.test)).encode()).hexdigest()
@@ -143,6 +144,12 @@ class LabelledSource(Protocol[Items]):
     def classes(self) -> int: ...
 
     def splits(self) -> LabelledSplits[Items]: ...
+
+
+def longest_tenth(items: Labelled) -> Labelled:
+    """By their lengths before they are cut, in their order."""
+    count = -(-len(items) // 10)
+    return items.take(np.sort(np.argsort(items.lengths, kind="stable")[len(items) - count :]))
 
 
 def digest(*arrays: NDArray[Any]) -> str:

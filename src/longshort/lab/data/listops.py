@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from longshort.lab.data.generated import Counts, Draws, cached, check, collect
 from longshort.lab.data.labelled import Labelled, LabelledSplits, Numbers, Sequences, Tokens
 from longshort.lab.data.progress import progress_bar
+from longshort.serial import registered
 
 DIGITS = tuple("0123456789")
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
@@ -41,6 +42,7 @@ CHECKSUMS = {  # of the default set, by `brackets`
 }
 
 
+@registered("ListOps")
 @dataclass(frozen=True)
 class ListOps:
     """Sequences of operators and digits, in ten classes.
@@ -239,8 +241,9 @@ def read_official(folder: Path, brackets: bool) -> LabelledSplits[Labelled]:
             f"{folder} has no {', '.join(missing)}: download {RELEASE}, unpack it, and pass the folder "
             "lra_release/listops-1000 of it; without a path, trees of the same kind are generated"
         )
-    read = {split: _read_tsv(path) for split, path in files.items()}
-    return LabelledSplits(**(read if brackets else {split: without_brackets(trees) for split, trees in read.items()}))
+    trees = (_read_tsv(files[split]) for split in ("train", "dev", "test"))
+    train, dev, test = (each if brackets else without_brackets(each) for each in trees)
+    return LabelledSplits(train, dev, test)
 
 
 def _read_tsv(path: Path) -> Labelled:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from longshort.lab.data.generated import Counts, Draws, cached, collect
 from longshort.lab.data.labelled import Labelled, LabelledSplits, Numbers, Sequences
 from longshort.lab.data.progress import progress_bar
+from longshort.serial import registered
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
 CHECKSUM = "f36da238748b23301b617472fff5140c836b0ee1f6d50db91f948fc8c17f8188"  # of the default set
 
 
+@registered("Pathfinder")
 @dataclass(frozen=True)
 class Pathfinder:
     """Images of 32×32 as sequences of 1,024 tokens, grey value + 1, in two classes: 1 where one curve joins the discs.

@@ -6,10 +6,13 @@ S sequences, T tokens of all together. Tokens are bytes + 1.
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from longshort.lab.data.labelled import Sequences
+from longshort.lab.data.labelled import Labelled, LabelledPairs, Sequences
 
 PUNCTUATION = np.frombuffer(string.punctuation.encode(), np.uint8).astype(np.int16) + 1
 
@@ -30,3 +33,24 @@ def delete_punctuation(sequences: Sequences) -> Sequences:
     kept = ~np.isin(sequences.tokens, PUNCTUATION)  # [T]
     before = np.concatenate([[0], kept.cumsum()])  # [T + 1]: how many are kept of the tokens before each
     return Sequences(sequences.tokens[kept], before[sequences.starts])
+
+
+def perturbed_texts() -> dict[str, Callable[[Labelled], Labelled]]:
+    """The test sets of Table 2, by name."""
+    return {name: partial(_with_sequences, change) for name, change in CHANGES.items()}
+
+
+def perturbed_pairs() -> dict[str, Callable[[LabelledPairs], LabelledPairs]]:
+    return {name: partial(_with_documents, change) for name, change in CHANGES.items()}
+
+
+def _with_sequences(change: Change, items: Labelled) -> Labelled:
+    return replace(items, sequences=change(items.sequences))
+
+
+def _with_documents(change: Change, items: LabelledPairs) -> LabelledPairs:
+    return replace(items, documents=change(items.documents))
+
+
+Change = Callable[[Sequences], Sequences]
+CHANGES: dict[str, Change] = {"insertion": insert_punctuation, "deletion": delete_punctuation}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from longshort.lab.data.corpus import CORPORA, corpus
 from longshort.lab.data.splits import Splits, split, split_text
 from longshort.lab.data.text import open_text
+from longshort.serial import registered
 
 
+@registered("CorpusSource")
 @dataclass(frozen=True)
 class CorpusSource:
     """enwik8 or text8: 90M bytes to train on, 5M for development, 5M for the test.
@@ -29,6 +32,7 @@ class CorpusSource:
         return split(text, len(text) // 20, len(text) // 20)
 
 
+@registered("FileSource")
 @dataclass(frozen=True)
 class FileSource:
     """A text file, or all files below a folder whose name matches, but for those in folders named in `without`.
@@ -48,3 +52,12 @@ class FileSource:
 
 
 Source = CorpusSource | FileSource
+S = TypeVar("S")
+
+
+def moved(source: S, path: Path) -> S:
+    """The same source, the files of which lie elsewhere now. A source may be one around another."""
+    inner = getattr(source, "source", None)
+    changes = {"path": path} if inner is None else {"source": moved(inner, path)}
+    changed: S = replace(source, **changes)  # type: ignore[type-var]
+    return changed

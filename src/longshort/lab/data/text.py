@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from longshort.lab.runs.files import alone_in, cache_folder, has_size, whole_file
 from longshort.lab.data.folder import OTHER_NAME, TRAININGS, Found, find, join, look
 from longshort.lab.data.progress import progress_bar
 from longshort.lab.data.splits import Text
 from longshort.lab.data.unpack import is_packed
+from longshort.lab.runs.files import alone_in, cache_folder, has_size, whole_file
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from longshort.lab.runs.files import alone_in, cache_folder, has_size, whole_file
-from longshort.lab.data.labelled import Labelled, LabelledSource, LabelledSplits, Numbers, Sequences
+from longshort.lab.data.labelled import Labelled, LabelledSource, LabelledSplits, Numbers, Sequences, longest_tenth
 from longshort.lab.data.progress import Tell, progress_bar
 from longshort.lab.data.source import CorpusSource, Source
 from longshort.lab.data.splits import Text
+from longshort.lab.runs.files import alone_in, cache_folder, has_size, whole_file
+from longshort.serial import registered
 
 AT_ONCE = 256  # texts that a tokenizer is given; it has threads of its own
 CHUNK = 1 << 13  # bytes of a long text that are one text to it; longer ones take it more time and memory
@@ -56,7 +57,7 @@ class Tokenizer:
     """A tokenizer of transformers. What looks like one of its special tokens in a text is text."""
 
     def __init__(self, name: str | Path) -> None:
-        from longshort.hf.library import hf, quiet
+        from longshort.hf import hf, quiet
 
         if (isinstance(name, Path) or Path(name).is_absolute()) and not Path(name).is_dir():
             raise FileNotFoundError(f"{name} is not there: give the folder of a tokenizer, or its name on the hub")
@@ -95,6 +96,7 @@ class Tokenising:
         return self.reader.special
 
 
+@registered("Tokenised")
 @dataclass(frozen=True)
 class Tokenised(Tokenising):
     """Texts that `source` reads as bytes, as a tokenizer reads them: whole, and with nothing replaced (IMDb's <br />
@@ -113,7 +115,8 @@ class Tokenised(Tokenising):
 
     def splits(self) -> LabelledSplits[Labelled]:
         whole = self.source.splits()
-        return LabelledSplits(*(self.read(part) for part in (whole.train, whole.dev, whole.test)))
+        train, dev, test = (self.read(part) for part in (whole.train, whole.dev, whole.test))
+        return LabelledSplits(train, dev, test, {"longest tenth": longest_tenth})
 
     def read(self, part: Labelled) -> Labelled:
         folder = cache_folder() / "tokens"
@@ -127,6 +130,7 @@ class Tokenised(Tokenising):
             return Labelled(Sequences(kept["tokens"], kept["starts"]), part.labels)
 
 
+@registered("Documents")
 @dataclass(frozen=True)
 class Documents(Tokenising):
     """A long text in pieces of `length` tokens, the opening and the closing one included. It runs on from piece to
@@ -158,7 +162,7 @@ class Documents(Tokenising):
                 raise ValueError(
                     f"{self.name}: the {size:,} bytes of {name} are not one piece; give more text or a shorter length"
                 )
-        return LabelledSplits(**parts)
+        return LabelledSplits(parts["train"], parts["dev"], parts["test"])
 
     def read(self, name: str, text: Text, key: str) -> Labelled:
         folder = cache_folder() / "tokens"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from longshort.lab.runs.files import CHUNK, alone_in, check_md5, check_size, check_space, has_size, new_md5, whole_file
 from longshort.lab.data.progress import Tell, progress_bar, silent
+from longshort.lab.runs.files import CHUNK, alone_in, check_md5, check_size, check_space, has_size, new_md5, whole_file
 
 
 def _plain(raw: IO[bytes]) -> IO[bytes]:

@@ -9,12 +9,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from longshort.lab.runs.errors import CheckpointError
+from longshort.lab.runs.files import flush_folder, write_whole
+from longshort.serial import UNREADABLE
 
 META = "checkpoint.json"
 KEPT = 2  # the last ones, beside the best
+Which = Literal["best", "last"]
+FIELDS: dict[str, Any] = {"step": int, "files": dict, "metrics": dict, "best_step": int | None, "data": str}
 
 
 class Checkpoints:
@@ -40,22 +44,23 @@ class Checkpoints:
         return self.path(steps[-1]) if steps else None
 
     def best(self) -> Path | None:
-        """The best by the metric of its task; the last while none was judged."""
+        """The best by the metric of its task; the last while none was evaluated."""
         last = self.last()
         if last is None:
             return None
-        try:
-            path = self.path(json.loads((last / META).read_text())["best_step"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return last
+        best_step = read_facts(last)["best_step"]
+        path = last if best_step is None else self.path(best_step)
         return path if path.is_dir() else last
+
+    def chosen(self, which: Which) -> Path | None:
+        return self.best() if which == "best" else self.last()
 
     def unfinished(self, step: int) -> Path:
         return self.folder / f"unfinished_{step:08d}"
 
     @contextmanager
     def guarded(self, step: int) -> Iterator[None]:
-        """Turns what a disk can say into words."""
+        """Says which checkpoint could not be written, why, and what is left."""
         try:
             yield
         except OSError as error:
@@ -73,13 +78,12 @@ class Checkpoints:
         self.unfinished(step).mkdir()
         return self.unfinished(step)
 
-    def finish(self, step: int, about: dict[str, Any]) -> Path:
+    def finish(self, step: int, facts: dict[str, Any]) -> Path:
         """Give the folder its name, once all is on the disk; then forget what is too old."""
         folder, path = self.unfinished(step), self.path(step)
-        files = {p.name: checksum(p) for p in sorted(folder.iterdir())}
-        facts = {**about, "step": step, "files": files}
-        facts["facts"] = checksum_of(facts)
-        write(folder / META, lambda f: f.write(json.dumps(facts, indent=1).encode()))
+        facts = {**facts, "step": step, "files": {p.name: checksum(p) for p in sorted(folder.iterdir())}}
+        content = with_checksum(facts)
+        write(folder / META, lambda f: f.write(content))
         flush_folder(folder)
         os.rename(folder, path)
         flush_folder(self.folder)
@@ -89,43 +93,63 @@ class Checkpoints:
     def amend(self, step: int, changes: dict[str, Any]) -> None:
         """Note something else with a checkpoint."""
         path = self.path(step)
-        facts = {**read_about(path), **changes}
-        facts["facts"] = checksum_of(facts)
+        facts = {**check(path), **changes}
         with self.guarded(step):
-            write_whole(path / META, json.dumps(facts, indent=1).encode())
+            write_whole(path / META, with_checksum(facts))
 
     def abandon(self, step: int) -> None:
         """Remove what was written of a checkpoint that cannot be finished."""
         shutil.rmtree(self.unfinished(step), ignore_errors=True)
 
     def tidy(self) -> None:
-        """Remove what a killed run left unfinished, and what is too old."""
-        kept = {self.path(s) for s in self.steps()[-KEPT:]} | {self.best()}
-        for s in self.steps():
+        """Remove what a killed run left unfinished, and what is too old. The best stays; where the last checkpoint
+        cannot say which that is, all stay."""
+        steps = self.steps()
+        try:
+            kept = {*map(self.path, steps[-KEPT:]), self.best()}
+        except CheckpointError:
+            kept = set(map(self.path, steps))
+        for s in steps:
             if self.path(s) not in kept:
                 os.rename(self.path(s), self.unfinished(s))  # what is gone in part has no complete name
         for old in self.folder.glob("unfinished_*"):
             shutil.rmtree(old)
 
 
-def read_about(path: Path) -> dict[str, Any]:
-    """What was noted with a checkpoint, after every file was compared with its checksum."""
-    advice = f"Remove {path}, and --resume goes on from the checkpoint before it."
+def corrupt(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {path} is corrupt: {why}. Remove {path}, and --resume goes on from the checkpoint before it."
+    )
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """What was noted with a checkpoint. Its other files are not read."""
     try:
-        about: dict[str, Any] = json.loads((path / META).read_text())
-        whole = about.pop("facts") == checksum_of(about)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {path} is corrupt: {META} cannot be read ({error}). {advice}") from None
-    if not whole:
-        raise CheckpointError(f"checkpoint {path} is corrupt: {META} is not what was written. {advice}")
-    for name, expected in about["files"].items():
+        facts: dict[str, Any] = json.loads((path / META).read_bytes())
+        intact = facts.pop("facts") == checksum_of(facts)
+    except (OSError, *UNREADABLE) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+        raise corrupt(path, f"{META} cannot be read ({reason})") from None
+    if not intact:
+        raise corrupt(path, f"{META} is not what was written")
+    for name, kind in FIELDS.items():
+        if not isinstance(facts.get(name), kind):
+            raise corrupt(path, f"{name} in {META} cannot be {facts.get(name)!r}")
+    before = facts.pop("judged", facts["step"])  # its name in files of earlier versions
+    return {"evaluated": before, **facts}
+
+
+def check(path: Path) -> dict[str, Any]:
+    """What was noted with a checkpoint, after every file was compared with its checksum."""
+    facts = read_facts(path)
+    for name, expected in facts["files"].items():
         try:
-            found = checksum(path / name)
+            actual = checksum(path / name)
         except OSError as error:
-            raise CheckpointError(f"checkpoint {path} is corrupt: {name}: {error.strerror}. {advice}") from None
-        if found != expected:
-            raise CheckpointError(f"checkpoint {path} is corrupt: {name} is not what was written. {advice}")
-    return about
+            raise corrupt(path, f"{name}: {error.strerror}") from None
+        if actual != expected:
+            raise corrupt(path, f"{name} is not what was written")
+    return facts
 
 
 def checksum(path: Path) -> str:
@@ -137,8 +161,13 @@ def checksum_of(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
+def with_checksum(facts: dict[str, Any]) -> bytes:
+    facts = {name: value for name, value in facts.items() if name != "facts"}
+    return json.dumps({**facts, "facts": checksum_of(facts)}, indent=1).encode()
+
+
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """A file, on the disk when this returns."""
+    """A file of an unfinished checkpoint, on the disk when this returns."""
     try:
         with path.open("wb") as f:
             fill(f)
@@ -148,21 +177,3 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
         if isinstance(error.__context__, OSError):  # what the disk said, before torch.save fell over it
             raise error.__context__ from None
         raise
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """A file that has the old content or the new, never a part."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    write(unfinished, lambda f: f.write(content))
-    os.replace(unfinished, path)
-
-
-def flush_folder(path: Path) -> None:
-    """Names, too, must reach the disk."""
-    if os.name == "nt":  # where a folder cannot be opened
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -28,6 +28,8 @@ def writing(folder: Path) -> Iterator[None]:
     """Turns what a disk can say into words."""
     try:
         yield
+    except BlockingIOError:  # a lock, not the disk
+        raise
     except OSError as error:
         raise TrainingError(
             f"cannot write in {folder}: {error.strerror or error}. "

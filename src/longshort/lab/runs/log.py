@@ -1,47 +1,65 @@
-"""What a run tells: a line that moves on a terminal, lines elsewhere, log.jsonl, and TensorBoard's files."""
+"""What a run tells: a line that moves on a terminal, lines elsewhere, log.jsonl, and a writer of curves."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longshort.lab.runs.checkpoints import write_whole
 from longshort.lab.runs.errors import writing
+from longshort.lab.runs.files import write_whole
+from longshort.serial import UNREADABLE
 
 LOG = "log.jsonl"
 PATIENCE = 60.0  # seconds without a line, where there is no bar
 
 
+class Writer(Protocol):
+    """Of curves, such as TensorBoard's SummaryWriter."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
+
+    def flush(self) -> Any: ...
+
+    def close(self) -> Any: ...
+
+
 class Log:
     """Of the first process; the others are given one that is quiet. step: where the run goes on; owes: with an
-    evaluation of that step."""
+    evaluation of that step. writer: None, or what opens a writer in this folder for the steps after `step`."""
 
     def __init__(
-        self, folder: Path, name: str, steps: int, *, step: int, owes: bool, quiet: bool, console: Console
+        self,
+        folder: Path,
+        name: str,
+        steps: int,
+        *,
+        step: int,
+        owes: bool,
+        quiet: bool,
+        console: Console,
+        writer: Callable[[Path, int], Writer | None] | None = None,
     ) -> None:
         self.folder, self.steps, self.quiet, self.console = folder, steps, quiet, console
         self.began, self.first = time.monotonic(), step
         self.told_at = self.began
-        self.writer: Any = None
+        self.writer: Writer | None = None
         self.bar: Progress | None = None
         if quiet:
             return
         with writing(folder):
             forget_after(folder / LOG, step, owes)
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            console.print("tensorboard is not installed: curves go to log.jsonl alone")
-        else:
+        if writer is not None:
             with writing(folder):
-                self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+                self.writer = writer(folder, step)
+            if self.writer is None:
+                console.print("tensorboard is not installed: curves go to log.jsonl alone")
         if console.is_terminal:
             far = "step {task.completed:,.0f} of {task.total:,.0f}  {task.fields[told]}"
             text = TextColumn("{task.description}", markup=False), TextColumn(far, markup=False)
@@ -112,15 +130,21 @@ def clock(seconds: float) -> str:
 
 
 def read_log(folder: Path) -> list[dict[str, float]]:
-    """All that was noted of a run, in order; a line that a kill cut off is left out."""
+    """All that was noted of a run, in order; a last line that a kill cut off is left out."""
     path = folder / LOG
-    lines = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    log = []
+    for number, line in enumerate(lines, 1):
         try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return lines
+            noted = json.loads(line)
+            if not isinstance(noted["step"], int | float):
+                raise ValueError("step is no number")
+        except UNREADABLE:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path} is no log of a run: line {number} cannot be read") from None
+        log.append(noted)
+    return log
 
 
 def forget_after(path: Path, step: int, owes: bool) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from longshort.serial import from_json
-from longshort.lab.train.optimizer import AdamW, Muon
+from longshort.lab.runs.optimizers import AdamW, Muon
 from longshort.lab.runs.schedule import Schedule
-from longshort.lab.tasks.task import Buildable, Task
+from longshort.serial import registered
 
 ADAMW, CONSTANT = AdamW(), Schedule()
 
 
+@runtime_checkable
+class Task(Protocol):
+    """What a run asks of a task. Each framework's trainer asks more."""
+
+    def fingerprint(self) -> str:
+        """Of the data, which may change behind a run's back: batches of other data would be no continuation."""
+        ...
+
+
+@registered("Run")
 @dataclass(frozen=True)
 class Run:
     """`starts_from`: a run that is done first, and whose last weights this one begins with.
@@ -23,12 +30,14 @@ class Run:
     precision "auto" is bf16 on a GPU that has it and fp32 elsewhere. `compile` (torch.compile) is for GPUs, and `graph`
     (a step as one CUDA graph) for one GPU and undivided batches; elsewhere they are left out.
     clip bounds the norm of the gradient. accumulate divides each batch into that many parts, one after the other.
-    average: decay of a moving average of the weights, which is then judged and saved in their place.
+    average: decay of a moving average of the weights, which is then evaluated and saved in their place.
+    model: a frozen dataclass that a model is made from. task: what is learned; a frozen dataclass, as each framework's
+    trainer wants it.
     """
 
     name: str
-    model: Buildable
-    task: Task
+    model: Any
+    task: Any
     steps: int
     optimizer: AdamW | Muon = ADAMW
     schedule: Schedule = CONSTANT
@@ -45,6 +54,10 @@ class Run:
     starts_from: Run | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.task, Task):
+            raise ValueError(f"task must be a task, with a fingerprint of its data, got {type(self.task).__name__}")
+        if not is_dataclass(self.model):
+            raise ValueError(f"model must be a dataclass that a model is made from, got {type(self.model).__name__}")
         for name in ("steps", "accumulate", "log_every", "evaluate_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -82,14 +95,3 @@ def differences(old: Any, new: Any, *, but: Collection[str] = (), at: str = "") 
                 found += differences(old.get(name), new.get(name), but=but, at=field)
         return found
     return [] if old == new else [f"{at} was {old}, now {new}"]
-
-
-def read_run(path: Path) -> Run:
-    """From the file run.json of a run's folder."""
-    try:
-        run = from_json(json.loads(path.read_text()))
-    except ValueError as error:
-        raise ValueError(f"{path} is no record of a run: {error}") from None
-    if not isinstance(run, Run):
-        raise ValueError(f"{path} is no record of a run")
-    return run

@@ -9,9 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from longshort.serial import registered
+
 Kind = Literal["constant", "linear", "cosine", "polynomial"]
 
 
+@registered("Schedule")
 @dataclass(frozen=True)
 class Schedule:
     """`warmup` updates up to the peak, the peak for a share `hold` of all others, then down to `final` of the peak.

@@ -1,4 +1,4 @@
-"""A moving average of a model's weights, which is judged and kept in their place."""
+"""A moving average of a model's weights, which is evaluated and saved in their place."""
 
 from __future__ import annotations
 

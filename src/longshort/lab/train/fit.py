@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import time
 import warnings
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,19 @@ from accelerate.utils import set_seed
 from rich.console import Console
 from torch import Tensor, nn
 
-from longshort.serial import as_json, from_json
 from longshort.graphs import Step
-from longshort.lab.train.average import Average
-from longshort.lab.runs.checkpoints import Checkpoints, write_whole
-from longshort.lab.runs.errors import CheckpointError, DivergedError, StoppedError, TrainingError, writing
-from longshort.lab.train.graph import Gradients
-from longshort.lab.runs.signals import Left, Stop
+from longshort.lab.evaluate import evaluate, means
+from longshort.lab.runs.errors import CheckpointError, DivergedError, StoppedError, TrainingError
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.log import Log, clock
-from longshort.lab.train.optimizer import set_rate
+from longshort.lab.runs.run import Run
+from longshort.lab.runs.signals import Left, Stop
+from longshort.lab.train.average import Average
+from longshort.lab.train.graph import Gradients
+from longshort.lab.train.optimizer import build_optimizer, set_rate
 from longshort.lab.train.processes import Parallel, Processes
-from longshort.lab.runs.run import Run, differences
-from longshort.lab.train.state import (
-    build,
-    files_beside,
-    load_state,
-    load_weights,
-    random_states,
-    save_state,
-    set_random_states,
-)
-
-# of a run that goes on; how it is spread and divided is checked with its checkpoint
-MAY_CHANGE = ("steps", "schedule.warmup", "log_every", "evaluate_every", "save_every", "compile", "graph", "accumulate")
+from longshort.lab.train.state import load_state, random_states, save_state, set_random_states
+from longshort.lab.trained.weights import build, files_beside, load_weights
 
 
 @dataclass(frozen=True)
@@ -59,6 +49,7 @@ def train(
     out: Path,
     *,
     resume: bool = False,
+    keep_length: bool = False,
     cpu: bool = False,
     parallel: Parallel = "ddp",
     console: Console | None = None,
@@ -66,38 +57,64 @@ def train(
     """Do a run, and before it those it starts from, each in a folder of its name under `out`.
 
     resume: go on from the last checkpoint; what is finished is not done again, and what was not begun is begun.
+    keep_length: what goes on has the steps and the warm-up that it began with, not those of `run`.
     """
     console = console or Console(stderr=True)
+    folders = {each.name: RunFolder(out / each.name) for each in run.chain}
+    if resume and keep_length:
+        run = as_long_as_begun(run, folders)
     with Stop() as stop:  # one for all, so that a wish in the last step of a run stops the next
         for each in run.chain:
-            loop = Loop(each, out, resume=resume, cpu=cpu, parallel=parallel, console=console)
-            result = loop.go(stop)
-            del loop
+            processes = Processes(each.precision, cpu=cpu, parallel=parallel)
+            folder = folders[each.name]
+            with locked(folder, processes):
+                loop = Loop(each, folder, processes, resume=resume, console=console)
+                result = loop.go(stop)
+                del loop
             gc.collect()  # it refers to itself, and its memory is needed
     return result
+
+
+def as_long_as_begun(run: Run, folders: Mapping[str, RunFolder]) -> Run:
+    """The run, and those it starts from, with the steps and the warm-up that their folders record."""
+    before = None if run.starts_from is None else as_long_as_begun(run.starts_from, folders)
+    folder = folders[run.name]
+    if not folder.record.exists():
+        return replace(run, starts_from=before)
+    schedule = replace(run.schedule, warmup=folder.run.schedule.warmup)
+    return replace(run, starts_from=before, steps=folder.run.steps, schedule=schedule)
+
+
+@contextmanager
+def locked(folder: RunFolder, processes: Processes) -> Iterator[None]:
+    """The first process locks the folder for all of them; where another training has it, none goes on."""
+    refused: TrainingError | None = None
+    with ExitStack() as stack:
+        if processes.first:
+            try:
+                stack.enter_context(folder.locked())
+            except TrainingError as error:
+                refused = error
+        if processes.any(refused is not None):
+            raise refused or TrainingError(f"the first process could not begin in {folder.path}")
+        yield
 
 
 class Loop:
     """One run under way. What a checkpoint must hold is what changes here from step to step."""
 
-    def __init__(self, run: Run, out: Path, *, resume: bool, cpu: bool, parallel: Parallel, console: Console) -> None:
-        self.run, self.folder = run, out / run.name
-        self.processes = Processes(run.precision, cpu=cpu, parallel=parallel)
-        self.checkpoints = Checkpoints(self.folder / "checkpoints")
-        self.console = console
-        self.parts = self.processes.count * run.accumulate
-        start = self.checkpoints.last()
-        if start is not None and not resume:
-            raise TrainingError(f"{self.folder} holds a run already: go on with --resume, or give another --out")
-        if start is not None:
-            self.check_same()
+    def __init__(self, run: Run, folder: RunFolder, processes: Processes, *, resume: bool, console: Console) -> None:
+        self.run, self.folder, self.processes, self.console = run, folder, processes, console
+        self.parts = processes.count * run.accumulate
+        start = folder.start(run, resume=resume, say=self.say)
 
         self.data = run.task.fingerprint()
         set_seed(run.seed)  # the same weights in every process
         model = build(run.model, start)
         self.beside = files_beside(run.model, model)
         if run.starts_from is not None and start is None:
-            before = Checkpoints(out / run.starts_from.name / "checkpoints").last()
+            out = folder.path.parent
+            before = RunFolder(out / run.starts_from.name).checkpoints.last()
             if before is None:
                 raise TrainingError(f"{run.name} starts from {run.starts_from.name}, which has no checkpoint in {out}")
             alike = type(run.starts_from.model) is type(run.model)  # else what they share, such as an encoder
@@ -107,7 +124,7 @@ class Loop:
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # whether to use them is the user's choice
             model.compile(dynamic=False)
         self.model = self.processes.spread(model)
-        self.optimizer = run.optimizer.build(model)
+        self.optimizer = build_optimizer(run.optimizer, model)
         self.average = None if run.average is None else Average(self.model, run.average)
         self.compute: Step = self.forward_backward
         alone = self.processes.device.type == "cuda" and self.parts == 1
@@ -122,50 +139,29 @@ class Loop:
         self.last_loss = math.nan
         self.metrics: dict[str, float] = {}
         self.best_step, self.best = 0, math.inf
-        self.judged = 0  # the step of the last evaluation
+        self.evaluated = 0  # the step of the last evaluation
         self.seconds = 0.0
         if start is not None:
             self.load(start)
-        self.prepare_folder()
+        if processes.first:
+            folder.prepare(run)
 
-    def check_same(self) -> None:
-        """A run goes on as it began, but for how long it lasts and for what does not decide the result."""
-        try:
-            began = json.loads((self.folder / "run.json").read_text())
-        except (OSError, ValueError):
-            return
-        with suppress(ValueError):  # a task of the user's own is compared as it was written
-            began = as_json(from_json(began))  # with fields that are newer than the record
-        if self.processes.first and began.get("steps") != self.run.steps:
-            self.console.print(f"{self.run.name}: {began.get('steps')} steps before, {self.run.steps} now")
-        changed = differences(began, as_json(self.run), but=MAY_CHANGE)
-        if changed:
-            raise TrainingError(
-                f"{self.folder} was begun with other settings: {'; '.join(changed)}. "
-                "Resume with those it has, or give another --out."
-            )
-
-    def prepare_folder(self) -> None:
-        """Fails now rather than at the first checkpoint."""
-        if not self.processes.first:
-            return
-        record = json.dumps(as_json(self.run), indent=1)
-        with writing(self.folder):
-            self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
-            self.checkpoints.tidy()
-            write_whole(self.folder / "run.json", record.encode())
+    def say(self, text: str) -> None:
+        if self.processes.first:
+            self.console.print(text, highlight=False, soft_wrap=True)
 
     def go(self, stop: Stop) -> Result:
         run, first = self.run, self.processes.first
         if self.step < run.steps or self.owes:
             log = Log(
-                self.folder,
+                self.folder.path,
                 run.name,
                 run.steps,
                 step=self.step,
                 owes=self.owes,
                 quiet=not first,
                 console=self.console,
+                writer=curves,
             )
             stop.saves = True
             try:
@@ -173,13 +169,11 @@ class Loop:
             finally:
                 stop.saves = False
                 log.close()
-        elif first:
-            self.console.print(f"{run.name} was finished before, in {self.folder}", highlight=False)
+        else:
+            self.say(f"{run.name} was finished before, in {self.folder.path}")
         result = self.result()
         if first:
-            facts = {**vars(result), "folder": str(result.folder)}
-            with writing(self.folder):
-                write_whole(self.folder / "result.json", json.dumps(facts, indent=1).encode())
+            self.folder.write_result({**vars(result), "folder": str(result.folder)})
         return result
 
     def loop(self, log: Log, stop: Stop) -> None:
@@ -187,11 +181,11 @@ class Loop:
         began, seen, lap = time.monotonic() - self.seconds, 0, time.monotonic()
         if self.owes:  # left out by a stop, or due by settings that changed
             try:
-                self.judge(log, stop)
+                self.evaluate_and_note(log, stop)
             except Left:
                 raise StoppedError(f"stopped at step {self.step:,}, which was saved before") from None
             if self.processes.first:
-                self.checkpoints.amend(self.step, self.judgement)
+                self.folder.checkpoints.amend(self.step, self.evaluation)
             lap = time.monotonic()
         while self.step < run.steps:
             rate = run.schedule.factor(self.step, run.steps)
@@ -211,7 +205,7 @@ class Loop:
             pause = time.monotonic()
             if self.owes and not stopping:
                 try:
-                    better = self.judge(log, stop)
+                    better = self.evaluate_and_note(log, stop)
                 except Left:
                     stopping = True
             if last or better or stopping or self.step % run.save_every == 0:
@@ -222,7 +216,7 @@ class Loop:
                 left = "; its evaluation is left for later" if self.owes else ""
                 raise StoppedError(f"stopped at step {self.step:,}, which is saved{left}")
         best = "" if self.best_step in (0, run.steps) else f" (best at step {self.best_step:,})"
-        log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.told()}{best}, {self.folder}")
+        log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.told()}{best}, {self.folder.path}")
 
     def told(self) -> str:
         """The last evaluation."""
@@ -280,10 +274,10 @@ class Loop:
     def owes(self) -> bool:
         """Whether an evaluation is due, and was not made."""
         due = self.step == self.run.steps or (self.step > 0 and self.step % self.run.evaluate_every == 0)
-        return due and self.judged != self.step
+        return due and self.evaluated != self.step
 
-    def judge(self, log: Log, stop: Stop) -> bool:
-        """Evaluate, and note what was found; whether the model is better than it was."""
+    def evaluate_and_note(self, log: Log, stop: Stop) -> bool:
+        """Whether the model is better than it was."""
         with log.doing("evaluating"):
             better = self.evaluate(stop)
         log.numbers(self.step, **self.metrics)
@@ -298,22 +292,18 @@ class Loop:
         try:
             with (
                 nullcontext() if self.average is None else self.average.used(self.model),
-                processes.autocast(),
                 processes.whole(self.model) as model,
                 torch.compiler.set_stance("force_eager"),  # other shapes, seldom: not worth compiling
                 stop.leaving(processes.count == 1),
             ):
-                means = task.evaluate(model, processes.index, processes.count)
+                self.metrics = means(evaluate(model, task.evaluators("dev"), processes))
         finally:
             set_random_states(states)  # how often a run is evaluated does not change it
-        names = sorted(means)
-        totals = processes.total([number for name in names for number in means[name]])
-        self.metrics = {name: totals[2 * i] / totals[2 * i + 1] for i, name in enumerate(names)}
         score = self.metrics[task.metric] * (-1 if task.higher_is_better else 1)
         better = score < self.best
         if better:
             self.best, self.best_step = score, self.step
-        self.judged = self.step
+        self.evaluated = self.step
         return better
 
     def save(self) -> None:
@@ -322,17 +312,17 @@ class Loop:
         if self.processes.any(not all(finite)):
             raise self.diverged("the loss or weights are no numbers any more")
         own = dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
-        about = dict(
+        facts = dict(
             run=self.run.name,
             data=self.data,
             last_loss=self.last_loss,
             seconds=self.seconds,
-            **self.judgement,
+            **self.evaluation,
         )
         save_state(
-            self.checkpoints,
+            self.folder.checkpoints,
             self.step,
-            about,
+            facts,
             self.beside,
             self.model,
             self.optimizer,
@@ -342,21 +332,21 @@ class Loop:
         )
 
     @property
-    def judgement(self) -> dict[str, Any]:
-        """What evaluations found: of all that a checkpoint notes, what they change."""
-        return dict(best_step=self.best_step or None, best=self.best, metrics=self.metrics, judged=self.judged)
+    def evaluation(self) -> dict[str, Any]:
+        """Of all that a checkpoint notes, what an evaluation changes."""
+        return dict(best_step=self.best_step or None, best=self.best, metrics=self.metrics, evaluated=self.evaluated)
 
     def load(self, path: Path) -> None:
-        about, own = load_state(path, self.model, self.optimizer, self.processes, self.average)
-        self.step, self.metrics, self.seconds = about["step"], about["metrics"], about["seconds"]
-        self.judged = about.get("judged", self.step)
+        facts, own = load_state(path, self.model, self.optimizer, self.processes, self.average)
+        self.step, self.metrics, self.seconds = facts["step"], facts["metrics"], facts["seconds"]
+        self.evaluated = facts["evaluated"]
         unfinished = self.step < self.run.steps or self.owes
-        if unfinished and about.get("data", self.data) != self.data:
+        if unfinished and facts["data"] != self.data:
             raise TrainingError(
-                f"the data is not what {self.folder} had at step {about['step']:,}, and a run goes on with what it "
-                "began with. Say where that is (run.json has it), restore it, or give another --out."
+                f"the data is not what {self.folder.path} had at step {facts['step']:,}, and a run goes on with "
+                "what it began with. Say where that is (run.json has it), restore it, or give another --out."
             )
-        self.best_step, self.best, self.last_loss = about["best_step"] or 0, about["best"], about["last_loss"]
+        self.best_step, self.best, self.last_loss = facts["best_step"] or 0, facts["best"], facts["last_loss"]
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
         if len(self.carries) != self.run.accumulate:
             raise CheckpointError(
@@ -367,7 +357,7 @@ class Loop:
             raise TrainingError(f"{path} is of step {self.step:,}, and the run has {self.run.steps:,} steps")
 
     def diverged(self, what: str) -> DivergedError:
-        last = self.checkpoints.last()
+        last = self.folder.checkpoints.last()
         left = "there is no earlier checkpoint" if last is None else f"the last good checkpoint is {last}"
         return DivergedError(
             f"{what} at step {self.step:,} (or up to {self.run.log_every} steps before); {left}. "
@@ -375,4 +365,13 @@ class Loop:
         )
 
     def result(self) -> Result:
-        return Result(self.folder, self.step, self.last_loss, self.metrics, self.best_step, self.seconds)
+        return Result(self.folder.path, self.step, self.last_loss, self.metrics, self.best_step, self.seconds)
+
+
+def curves(folder: Path, step: int) -> Any:
+    """TensorBoard's writer, for the steps after this one; None where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 from collections.abc import Callable, Mapping
@@ -12,7 +11,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError
+from safetensors.torch import save
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -22,21 +22,19 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from longshort.serial import fields_as_json
-from longshort.lab.train.average import Average
-from longshort.lab.runs.checkpoints import Checkpoints, read_about, write
+from longshort.lab.runs.checkpoints import Checkpoints, check, write
 from longshort.lab.runs.errors import CheckpointError
+from longshort.lab.train.average import Average
 from longshort.lab.train.processes import Processes
-from longshort.lab.tasks.task import Buildable, Described
+from longshort.lab.trained.weights import WEIGHTS, read_weights, shared_names
 
-WEIGHTS = "model.safetensors"
-TRAINED = "trained.safetensors"  # where the former are an average: those it is of
+TRAINED = "trained.safetensors"  # the weights of the last step, where WEIGHTS are a moving average of them
 
 
 def save_state(
     to: Checkpoints,
     step: int,
-    about: dict[str, Any],
+    facts: dict[str, Any],
     beside: Mapping[str, bytes],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -44,7 +42,7 @@ def save_state(
     processes: Processes,
     average: Average | None = None,
 ) -> None:
-    """Write a checkpoint. about: plain facts; beside: files that lie beside the weights, by name; own: what this
+    """Write a checkpoint. facts: plain ones; beside: files that lie beside the weights, by name; own: what this
     process has for itself, such as caches.
 
     The weights, or where there is one their average, lie as `save_pretrained` leaves them, so that a checkpoint is a
@@ -94,41 +92,12 @@ def save_state(
     first = processes.first
     together(*([lambda: to.begin(step)] if first else []))
     together(write_own, *([write_shared] if first else []))
-    facts = {**about, "processes": processes.count}
-    together(*([lambda: to.finish(step, facts)] if first else []))
+    noted = {**facts, "processes": processes.count}
+    together(*([lambda: to.finish(step, noted)] if first else []))
 
 
 def put(content: bytes, file: BinaryIO) -> None:
     file.write(content)
-
-
-def build(config: Buildable, checkpoint: Path | None) -> nn.Module:
-    """The model, for weights that are to come; where there is a checkpoint that can be read as it is, from that."""
-    if checkpoint is not None and isinstance(config, Described):
-        read_about(checkpoint)
-        return config.read(checkpoint)
-    return config.build()
-
-
-def files_beside(config: Buildable, model: nn.Module) -> Mapping[str, bytes]:
-    """What makes a folder of weights a model, by name: what the config says, or the config itself."""
-    if isinstance(config, Described):
-        return config.files(model)
-    return {"config.json": json.dumps(fields_as_json(config), indent=2).encode()}
-
-
-def shared_names(model: nn.Module) -> dict[str, str]:
-    """Of weights that several layers share, the names after the first, each with that one. A file has them once."""
-    first: dict[int, str] = {}
-    names = {name: first.setdefault(id(t), name) for name, t in model.state_dict(keep_vars=True).items()}
-    return {name: known for name, known in names.items() if name != known}
-
-
-def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
-    """Of a file, under all the names that the model has for them."""
-    weights: dict[str, Any] = load_file(path)
-    shared = shared_names(model).items()
-    return {**weights, **{name: weights[known] for name, known in shared if known in weights}}
 
 
 def load_state(
@@ -139,10 +108,10 @@ def load_state(
     average: Average | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Put weights, optimizer and random states back; what a checkpoint says about itself, and this process's own."""
-    about = read_about(path)
-    if about["processes"] != processes.count:
+    facts = check(path)
+    if facts.get("processes") != processes.count:
         raise CheckpointError(
-            f"checkpoint {path} is of a run with {about['processes']} processes, and there are {processes.count}: "
+            f"checkpoint {path} is of a run with {facts.get('processes')} processes, and there are {processes.count}: "
             "each has its own part of the text"
         )
     whole, bare = StateDictOptions(full_state_dict=True), processes.bare(model)
@@ -157,22 +126,10 @@ def load_state(
         updates = torch.load(path / "optimizer.pt", weights_only=True)
         set_optimizer_state_dict(model, optimizer, updates, options=whole)
         own = torch.load(path / f"process_{processes.index}.pt", weights_only=True, map_location=processes.device)
-    except (RuntimeError, KeyError, ValueError, pickle.UnpicklingError) as error:
+    except (RuntimeError, KeyError, ValueError, TypeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"checkpoint {path} does not fit this run: {error}") from error
     set_random_states(own.pop("random"))
-    return about, own
-
-
-def load_weights(path: Path, model: nn.Module, *, strict: bool = True) -> None:
-    """Of another run's checkpoint. Unless strict, those that both have by name, of which there must be some."""
-    read_about(path)
-    weights = read_weights(path / WEIGHTS, model)
-    try:
-        unknown = model.load_state_dict(weights, strict=strict).unexpected_keys
-    except RuntimeError as error:
-        raise CheckpointError(f"the weights of {path} do not fit this model: {error}") from error
-    if len(unknown) == len(weights):
-        raise CheckpointError(f"the weights of {path} do not fit this model: it has none of them")
+    return facts, own
 
 
 def random_states() -> dict[str, Any]:

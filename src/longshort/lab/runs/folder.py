@@ -1,0 +1,119 @@
+"""The folder of one run, and the only place that knows the names of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from longshort.lab.runs.checkpoints import Checkpoints
+from longshort.lab.runs.errors import TrainingError, writing
+from longshort.lab.runs.files import alone_in, remove_unfinished, write_json
+from longshort.lab.runs.run import Run, differences
+from longshort.serial import UnregisteredError, as_json, current, from_json, read, read_json, reading
+
+RECORD = "record of a run"
+# Settings that --resume may change. Processes and accumulate are checked with the checkpoint.
+MAY_CHANGE = ("steps", "schedule.warmup", "log_every", "evaluate_every", "save_every", "compile", "graph", "accumulate")
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.record = path / "run.json"
+        self.checkpoints = Checkpoints(path / "checkpoints")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process trains in this folder. One that was made for nothing is removed."""
+        existed = self.path.exists()
+        with ExitStack() as stack:
+            try:
+                with writing(self.path):
+                    stack.enter_context(alone_in(self.path, wait=False))
+            except BlockingIOError:
+                raise TrainingError(
+                    f"another process is training in {self.path}: wait until it has ended, or give another --out"
+                ) from None
+            try:
+                yield
+            finally:
+                if not existed:
+                    with suppress(OSError):
+                        self.path.rmdir()
+
+    @cached_property
+    def recorded(self) -> Any:
+        """run.json as it was found, parsed once."""
+        return read_json(self.record, RECORD)
+
+    @cached_property
+    def run(self) -> Run:
+        """Raises UnregisteredError where the task, say, is of a class of the user's own that was not imported."""
+        with reading(self.record, RECORD):
+            run: Run = from_json(self.recorded, Run)
+            return run
+
+    def start(self, run: Run, *, resume: bool, say: Callable[[str], None]) -> Path | None:
+        """The checkpoint that a training goes on from. A folder with one is refused without `resume`, and so are
+        other settings than it began with."""
+        last = self.checkpoints.last()
+        if last is None:
+            return None
+        if not resume:
+            raise TrainingError(f"{self.path} holds a run already: go on with --resume, or give another --out")
+        began = self.settings()
+        if began.get("steps") != run.steps:
+            say(f"{run.name}: {began.get('steps')} steps before, {run.steps} now")
+        changed = differences(began, as_json(run), but=MAY_CHANGE)
+        if changed:
+            raise TrainingError(
+                f"{self.path} was begun with other settings: {'; '.join(changed)}. "
+                "Resume with those it has, or give another --out."
+            )
+        return last
+
+    def settings(self) -> dict[str, Any]:
+        """What the folder records, as JSON. The task may be of a class of the user's own, which is not read."""
+        if not self.record.exists():
+            raise TrainingError(
+                f"{self.record} is not there, so nobody knows which settings the checkpoints beside it belong to: "
+                "restore it, or give another --out"
+            )
+        try:
+            return dict(as_json(self.run))  # with fields that are newer than the record
+        except UnregisteredError:
+            return dict(current(self.recorded))
+
+    def prepare(self, run: Run) -> None:
+        """Fails now rather than at the first checkpoint."""
+        with writing(self.path):
+            self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.tidy()
+            remove_unfinished(self.path)
+            write_json(self.record, as_json(run))
+
+    def write_result(self, facts: dict[str, Any]) -> None:
+        with writing(self.path):
+            write_json(self.path / "result.json", facts)
+
+    def result(self) -> dict[str, Any]:
+        return dict(read_json(self.path / "result.json", "result of a run"))
+
+    def write_evaluated(self, facts: dict[str, Any]) -> None:
+        with writing(self.path):
+            write_json(self.path / "evaluated.json", facts)
+
+    def evaluated(self) -> dict[str, Any] | None:
+        """What evaluations of the finished run gave; None before them. Earlier versions called the file otherwise."""
+        for name in ("evaluated.json", "judged.json"):
+            if (self.path / name).exists():
+                return dict(read_json(self.path / name, "result of an evaluation"))
+        return None
+
+
+def read_run(path: Path) -> Run:
+    """From a file such as a folder's run.json, wherever it lies."""
+    return read(path, Run, RECORD)

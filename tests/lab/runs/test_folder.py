@@ -1,0 +1,143 @@
+"""One training at a time in a folder; what cannot be read there is one line that names the file, and stops the run."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from apart import apart, train_or_be_refused
+from training import do, language, outcome, same_weights, weights
+
+from longshort.lab.cli import main
+from longshort.lab.runs.folder import RunFolder
+from longshort.lab.runs.log import read_log
+from longshort.lab.train import CheckpointError, TrainingError
+from longshort.lab.trained import Trained
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A run of three steps, of seven."""
+    folder = tmp_path_factory.mktemp("begun")
+    run = language(folder)
+    do(replace(run, steps=3), folder / "out")
+    return run, folder / "out"
+
+
+@pytest.fixture
+def copy(begun, tmp_path):
+    run, out = begun
+    shutil.copytree(out, tmp_path / "out")
+    return run, tmp_path / "out"
+
+
+def damaged(record, content):
+    if content is None:
+        record.unlink()
+    else:
+        record.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+
+DAMAGES = {
+    "missing": None,
+    "empty": b"",
+    "cut off": b'{"type": "Run", "name": "langu',
+    "list": [],
+    "null": b"null",
+    "not UTF-8": b"\xff\xfe{}",
+    "deep": b"[" * 100_000,
+    "no fields": {"type": "Run"},
+}
+
+
+@pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_record_beside_a_checkpoint_refuses_to_resume(copy, content):
+    """Else other settings would go unnoticed, and the record would be written anew with them."""
+    run, out = copy
+    record = out / run.name / "run.json"
+    damaged(record, content)
+    before = record.read_bytes() if record.exists() else None
+    for settings in (run, replace(run, seed=7)):
+        with pytest.raises((TrainingError, ValueError)) as error:
+            do(settings, out, resume=True)
+        assert str(record) in str(error.value) and "\n" not in str(error.value)
+    assert (record.read_bytes() if record.exists() else None) == before
+
+
+@pytest.mark.parametrize("changes", [dict(steps="many"), dict(seed=None), dict(colour=1), dict(model=[1])])
+def test_a_record_with_wrong_fields_refuses_to_resume(copy, changes):
+    run, out = copy
+    record = out / run.name / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), **changes}))
+    with pytest.raises((TrainingError, ValueError), match=next(iter(changes))):
+        do(run, out, resume=True)
+
+
+def test_the_command_line_says_so_in_one_line(copy, capsys):
+    run, out = copy
+    record = out / run.name / "run.json"
+    damaged(record, b"{")
+    for command in (["evaluate", str(out / run.name)], ["generate", str(out / run.name), "--prompt", "a"]):
+        assert main([*command, "--cpu"]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("longshort: ") and str(record) in line
+
+
+def test_a_second_training_in_one_folder_is_refused(copy):
+    run, out = copy
+    whole = out.parent / "whole"
+    do(run, whole)
+    with RunFolder(out / run.name).locked():
+        with pytest.raises(TrainingError, match=f"another process is training in {out / run.name}"):
+            do(run, out, resume=True)
+        (out / run.name / "checkpoints" / "unfinished_00000005").mkdir()  # the other one's
+        with pytest.raises(TrainingError, match="another process"):
+            do(run, out, resume=True)
+        assert (out / run.name / "checkpoints" / "unfinished_00000005").exists()
+    do(run, out, resume=True)
+    same_weights(weights(run, out), weights(run, whole))
+
+
+def test_a_refused_training_leaves_no_folder(tmp_path):
+    run = language(tmp_path)
+    (tmp_path / "text").write_bytes(b"short")
+    with pytest.raises(ValueError):
+        do(run, tmp_path / "out")
+    assert not (tmp_path / "out" / run.name).exists()
+
+
+def test_of_two_trainings_at_once_one_does_the_run(tmp_path):
+    run = language(tmp_path)
+    do(run, tmp_path / "whole")
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(lambda _: apart(train_or_be_refused, run, tmp_path / "out"), range(2))] == [[0], [0]]
+    assert outcome(run, tmp_path / "out") == outcome(run, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "checkpoint.json"])
+def test_every_reader_of_a_checkpoint_looks_at_its_checksums(copy, capsys, name):
+    run, out = copy
+    checkpoint = RunFolder(out / run.name).checkpoints.last()
+    content = bytearray((checkpoint / name).read_bytes())
+    content[-9] ^= 1
+    (checkpoint / name).write_bytes(content)
+    text = ["--text", str(out.parent / "other")]
+    (out.parent / "other").write_bytes(b"some text to read")
+    for place in (str(out / run.name), str(checkpoint)):
+        for command in (["evaluate", place, *text], ["generate", place, "--prompt", "a"]):
+            assert main([*command, "--cpu"]) == 1, command
+            captured = capsys.readouterr()
+            assert str(checkpoint) in captured.err and "corrupt" in captured.err and "Traceback" not in captured.err
+    with pytest.raises(CheckpointError, match="corrupt"):
+        Trained.open(str(out / run.name)).model()
+
+
+def test_a_log_that_was_cut_off_is_read_and_a_damaged_one_is_named(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}]
+    for line in ("5", "[]", '{"loss": 1.0}', "\0", "[" * 100_000):
+        log.write_text(f'{line}\n{{"step": 2, "loss": 1.0}}\n')
+        with pytest.raises(ValueError, match=f"{log}.*line 1"):
+            read_log(tmp_path)
