@@ -6,9 +6,9 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from shapes import picture
 
-from longshort.lab.data.images import DEVIATION, MEAN
+from longshort.lab.data.images import DEVIATION, MEAN, normalised
 from longshort.lab.tasks import augment
-from longshort.lab.tasks.augment import MOVES, OPERATIONS, Augment, augmented, matrices, moved, normalised, operated
+from longshort.lab.tasks.augment import MOVES, OPERATIONS, Augment, augmented, matrices, moved, operated
 
 NOTHING = Augment(operations=0, erase=0.0, mixup=0.0, cutmix=0.0)
 NEAREST_OF_PIL = 1.5  # of 255: PIL rounds in between

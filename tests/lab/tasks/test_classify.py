@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from evaluations import shares
 from torch import nn
 from training import do, outcome, weights
 
 from longshort.lab.data.labelled import Labelled, LabelledPairs, LabelledSplits, Sequences
+from longshort.lab.evaluate.labels import in_order
+from longshort.lab.tasks import Classification, MaskedModelling, PairClassification
+from longshort.lab.train import AdamW, Run
 from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
 from longshort.nn.spec import LongShort
-from longshort.lab.tasks import Classification, MaskedModelling, PairClassification
-from longshort.lab.evaluate.labels import in_order
-from longshort.lab.train import AdamW, Run
 
 TINY = dict(length=30, layers=2, width=16, heads=2, feedforward=24, head=12, vocabulary=20)
 MODEL = SequenceConfig(LongShort(4, 2), classes=3, dropout=0.1, **TINY)
@@ -52,9 +53,9 @@ class DrawnPairs:
         return LabelledSplits(items(40, 0), items(17, 1), items(19, 2))
 
 
-TASK = Classification(Drawn(), length=30, sequences=8, judged=5)
-PAIRS = PairClassification(DrawnPairs(), length=30, sequences=8, judged=5)
-MASKED = MaskedModelling(Drawn(), length=30, sequences=8, judged=5, mask=19, share=0.3)
+TASK = Classification(Drawn(), length=30, sequences=8, evaluation_batch=5)
+PAIRS = PairClassification(DrawnPairs(), length=30, sequences=8, evaluation_batch=5)
+MASKED = MaskedModelling(Drawn(), length=30, sequences=8, evaluation_batch=5, mask=19, share=0.3)
 
 
 def test_a_batch_is_the_sequences_of_its_step():
@@ -108,10 +109,10 @@ class Oracle(nn.Module):
 def test_accuracy_is_the_share_of_labels_found(parts):
     test = TASK.splits.test
     right = sum(int(test.sequences[i][0] != 1) for i in range(len(test)))
-    found = [TASK.judge(Oracle(), test, part, parts) for part in range(parts)]
+    found = [shares(TASK, Oracle(), part, parts, "test") for part in range(parts)]
     assert sum(f["accuracy"][0] for f in found) == right < 19
     assert sum(f["accuracy"][1] for f in found) == 19
-    dev = TASK.evaluate(Oracle(), 0, 1)
+    dev = shares(TASK, Oracle(), 0, 1)
     assert dev["accuracy"][1] == dev["dev_loss"][1] == 17
 
 
@@ -119,15 +120,15 @@ def test_accuracy_is_the_share_of_labels_found(parts):
 def test_an_evaluation_pads_as_training_does_where_that_matters(alike):
     model, seen = Oracle(), []
     model.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[1]))
-    replace(TASK, multiple=30, pads_alike=alike).judge(model, TASK.splits.test)
+    shares(replace(TASK, multiple=30, pads_alike=alike), model, split="test")
     longest = [30] * 4 if alike else [max(TASK.splits.test.lengths[items].clip(max=30)) for items in BY_LENGTH]
     assert seen == longest and (alike or len(set(seen)) > 1)
 
 
-def test_how_many_are_judged_at_once_changes_nothing():
+def test_how_many_are_evaluated_at_once_changes_nothing():
     torch.manual_seed(0)
     model = MODEL.build().double().eval()
-    found = [replace(TASK, judged=n).evaluate(model, 0, 1) for n in (1, 4, 100)]
+    found = [shares(replace(TASK, evaluation_batch=n), model, 0, 1) for n in (1, 4, 100)]
     assert len({f["accuracy"] for f in found}) == 1
     assert max(f["dev_loss"][0] for f in found) == pytest.approx(min(f["dev_loss"][0] for f in found), abs=1e-4)
 
@@ -165,9 +166,9 @@ def test_the_masked_loss_is_of_hidden_tokens_alone():
 def test_masked_parts_add_up_and_the_same_is_hidden_every_time():
     torch.manual_seed(0)
     model = MaskedConfig(**vars(MODEL)).build().eval()
-    whole = MASKED.evaluate(model, 0, 1)
-    parts = [MASKED.evaluate(model, part, 2) for part in range(2)]
-    assert whole == MASKED.evaluate(model, 0, 1)
+    whole = shares(MASKED, model, 0, 1)
+    parts = [shares(MASKED, model, part, 2) for part in range(2)]
+    assert whole == shares(MASKED, model, 0, 1)
     for name in whole:
         assert sum(p[name][1] for p in parts) == whole[name][1]
         assert sum(p[name][0] for p in parts) == pytest.approx(whole[name][0], rel=1e-5)
@@ -204,7 +205,7 @@ def test_a_classifier_starts_from_a_masked_model(tmp_path):
     assert all(torch.equal(old[name], new[name]) for name in shared)
 
 
-@pytest.mark.parametrize("name", ["length", "sequences", "multiple", "judged"])
+@pytest.mark.parametrize("name", ["length", "sequences", "multiple", "evaluation_batch"])
 def test_numbers_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         replace(TASK, **{name: 0})

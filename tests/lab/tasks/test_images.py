@@ -1,28 +1,32 @@
-"""Classification of pictures: batches depend on the step alone, every picture is judged once, and a model learns."""
+"""Classification of pictures: batches depend on the step alone, every picture is evaluated once, and a model learns."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from evaluations import shares
 from pictures import CVT
 from shapes import KINDS, as_folder, files
 from torch import nn
 from training import checkpoints, do, outcome, stop_before
 
 from longshort.lab.data.images import ImageFolder
-from longshort.nn.spec import LongShort
+from longshort.lab.evaluate.pictures import scores_of
 from longshort.lab.tasks import images
 from longshort.lab.tasks.augment import Augment
 from longshort.lab.tasks.images import ImageClassification
 from longshort.lab.train import AdamW, Run, StoppedError
+from longshort.nn.spec import LongShort
 
 PLAIN = Augment(operations=0, erase=0.0, mixup=0.0, cutmix=0.0)
 
 
 @pytest.fixture
 def task(tmp_path):
-    return ImageClassification(ImageFolder(as_folder(tmp_path / "data", files(train=20))), side=16, images=12, judged=4)
+    return ImageClassification(
+        ImageFolder(as_folder(tmp_path / "data", files(train=20))), side=16, images=12, evaluation_batch=4
+    )
 
 
 def same(a, b):
@@ -60,23 +64,23 @@ class ByColour(nn.Module):
         return self.scale * x.mean((2, 3)).flip(1)
 
 
-def test_every_picture_is_judged_once(task):
+def test_every_picture_is_evaluated_once(task):
     model = ByColour()
-    found = task.evaluate(model, 0, 1)
+    found = shares(task, model, 0, 1)
     assert found["accuracy"] == (9.0, 9)
-    parts = [task.evaluate(model, part, 2) for part in range(2)]
+    parts = [shares(task, model, part, 2) for part in range(2)]
     assert sum(p["accuracy"][1] for p in parts) == 9
     assert sum(p["dev_loss"][0] for p in parts) == pytest.approx(found["dev_loss"][0], rel=1e-5)
     told = []
-    seen = [which for _, which in images.scores_of(model, task.splits.dev, task.view, 4, tell=told.append)]
+    seen = [which for _, which in scores_of(model, task.splits.dev, task.view, 4, tell=told.append)]
     assert sorted(np.concatenate(seen)) == list(range(9)) and sum(told) == 9
     model.scale.data.neg_()
-    assert task.evaluate(model, 0, 1)["accuracy"][0] < 5
+    assert shares(task, model, 0, 1)["accuracy"][0] < 5
 
 
 def test_broken_pictures_do_not_count(task, caplog):
     (task.source.path / "val" / "red" / "1.png").write_bytes(b"")
-    assert task.evaluate(ByColour(), 0, 1)["accuracy"] == (8.0, 8)
+    assert shares(task, ByColour(), 0, 1)["accuracy"] == (8.0, 8)
     assert "1 so far" in caplog.text
     (task.source.path / "train" / "red" / "1.png").write_bytes(b"")
     for step in range(5):
@@ -121,7 +125,9 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(task, tmp_path, monke
     assert checkpoints(run, tmp_path / "parts").steps()[-1] == 6
 
 
-@pytest.mark.parametrize("wrong", [dict(side=0), dict(images=0), dict(judged=0), dict(smoothing=1.0), dict(crop=0.0)])
+@pytest.mark.parametrize(
+    "wrong", [dict(side=0), dict(images=0), dict(evaluation_batch=0), dict(smoothing=1.0), dict(crop=0.0)]
+)
 def test_what_makes_no_sense_is_refused(wrong, tmp_path):
     with pytest.raises(ValueError, match=r"must be|are shares"):
         ImageClassification(ImageFolder(tmp_path), **wrong)

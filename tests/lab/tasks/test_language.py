@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from evaluations import shares
 from torch import nn
 
 from longshort.lab.data.source import FileSource
-from longshort.models import CharLMConfig
-from longshort.lab.tasks import LanguageModelling
 from longshort.lab.evaluate.bits import Reading, bits
+from longshort.lab.tasks import LanguageModelling
+from longshort.models import CharLMConfig
 
 TINY = CharLMConfig(layers=2, width=16, heads=2, feedforward=24, window=8, segment=4)
 
@@ -73,16 +74,16 @@ def test_what_is_carried_has_no_gradient(task, model):
 
 
 def test_evaluation_is_bits_of_the_development_text(task, model):
-    total, count = task.evaluate(model, 0, 1)["bpc"]
+    total, count = shares(task, model, 0, 1)["bpc"]
     assert (total, count) == bits(model, task.splits.dev, task.evaluation, block=12) and count == 199
-    parts = [task.evaluate(model, part, 2)["bpc"] for part in range(2)]
+    parts = [shares(task, model, part, 2)["bpc"] for part in range(2)]
     assert sum(count for _, count in parts) == 199
     assert sum(total for total, _ in parts) == pytest.approx(total, rel=1e-6)
 
 
 def test_evaluation_can_be_of_less(task, model):
     less = replace(task, dev_bytes=30)
-    assert less.evaluate(model, 0, 1)["bpc"] == bits(model, task.splits.dev[:30], task.evaluation, block=12)
+    assert shares(less, model, 0, 1)["bpc"] == bits(model, task.splits.dev[:30], task.evaluation, block=12)
 
 
 def test_fewer_bits_are_better(task):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from evaluations import shares
 from tiny_encoders import SENTENCES, Pretrained, tiny_checkpoint
 from training import do, outcome, weights
 
@@ -69,12 +70,12 @@ def published(tmp_path_factory):
 
 
 def classification(folder, **changes):
-    task = TextClassification(Tokenised(Reviews(), folder), length=40, sequences=8, judged=5)
+    task = TextClassification(Tokenised(Reviews(), folder), length=40, sequences=8, evaluation_batch=5)
     return replace(task, **changes)
 
 
 def masked(folder, **changes):
-    return replace(MaskedText(Tokenised(Reviews(), folder), length=40, sequences=8, judged=5), **changes)
+    return replace(MaskedText(Tokenised(Reviews(), folder), length=40, sequences=8, evaluation_batch=5), **changes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,7 +112,7 @@ def test_the_loss_of_labels_is_that_of_transformers(published, kind):
         for i in range(len(task.splits.dev)):
             given, label = task.read(task.splits.dev, np.array([i]))
             right += int(model(*given).logits.argmax() == label)
-    assert task.evaluate(model, 0, 1)["accuracy"] == (right, 17)
+    assert shares(task, model, 0, 1)["accuracy"] == (right, 17)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,10 +171,10 @@ def test_no_word_is_no_loss():
 
 
 def test_parts_add_up_and_the_same_is_hidden_every_time(published):
-    task, model = masked(published("bert"), judge_most=13), Pretrained(published("bert")).build().eval()
-    whole = task.evaluate(model, 0, 1)
-    assert whole == task.evaluate(model, 0, 1) and set(whole) == {"dev_loss", "restored"}
-    parts = [task.evaluate(model, part, 2) for part in range(2)]
+    task, model = masked(published("bert"), evaluation_count=13), Pretrained(published("bert")).build().eval()
+    whole = shares(task, model, 0, 1)
+    assert whole == shares(task, model, 0, 1) and set(whole) == {"dev_loss", "restored"}
+    parts = [shares(task, model, part, 2) for part in range(2)]
     for name, (total, count) in whole.items():
         assert sum(p[name][1] for p in parts) == count
         assert sum(p[name][0] for p in parts) == pytest.approx(total, rel=1e-5)

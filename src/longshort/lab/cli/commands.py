@@ -12,7 +12,7 @@ from typing import Any, Literal, get_type_hints
 
 from longshort.version import VERSION
 
-DESCRIPTION = """Long-short attention: train models, judge them, let them write, measure them.
+DESCRIPTION = """Long-short attention: train models, evaluate them, let them write, measure them.
 
 longshort recipes lists what can be trained; longshort COMMAND --help tells what a command takes;
 longshort --version prints the version.
@@ -55,15 +55,13 @@ def train_command(recipe: Callable[..., Any]) -> Callable[..., None]:
     """A command with the recipe's options and those that all trainings have."""
 
     def command(**given: Any) -> None:
-        from longshort.lab.recipes.options import adjusted, as_long_as_begun
+        from longshort.lab.recipes.options import adjusted
         from longshort.lab.train import train
 
         own = {name: given.pop(name) for name in inspect.signature(recipe).parameters}
         where = {name: given.pop(name) for name in ("out", "resume", "cpu", "parallel")}
         run, out = adjusted(recipe(**own), **given), where.pop("out")
-        if where["resume"] and given["steps"] is None:
-            run = as_long_as_begun(run, out)
-        train(run, out, **where)
+        train(run, out, **where, keep_length=given["steps"] is None)
 
     def common(
         *,
@@ -152,7 +150,7 @@ def evaluate(
     out: Path | None = None,
     cpu: bool = False,
 ) -> None:
-    """Judge a model: bits per character of a language model, on the development and test text of its training, or
+    """Evaluate a model: bits per character of a language model, on the development and test text of its training, or
     accuracy of a classifier, on those examples; of a vision model, on ImageNet and on sets made to find its weaknesses.
 
     Several processes (torchrun) divide the work. For classifiers of sequences, of the options only `split`, `data`,
@@ -168,55 +166,39 @@ def evaluate(
         corrupt: a folder of pictures, with a folder for each class, to be corrupted as in ImageNet-C on the way
         side: of pictures, in pixels, other than in the training
         crop: share of a picture's shorter side that is seen, with `side` or alone
-        protocol: paper: sequences of `context` characters, the last `step` of each judged; fast: the text is read once
+        protocol: paper: sequences of `context` characters, the last `step` of each counted; fast: the text is read once
         corpus: another text than the model's own: enwik8 or text8
         data: where the text or the examples of the training are now, if they moved; or the folder of --on's sets
         text: another text than the model's own: this file or folder, all of it
         context: characters of a sequence
-        step: characters judged in a sequence
+        step: characters counted in a sequence
         batch: sequences or pictures at once
         which: the best or the last checkpoint of a run
         compile: by torch.compile, which takes half a minute and makes long texts faster
         out: JSON file for the result
         cpu: leave the GPU alone
     """
-    from longshort.lab.trained.robustness import is_vision
-    from longshort.lab.cli.terminal import is_classifier, judge, judge_classifier, judge_vision
+    from longshort.lab.cli.evaluate import Options, evaluate_model
 
-    if is_vision(model):
-        judge_vision(
-            model,
-            on=on,
-            data=data,
-            corrupt=corrupt,
-            side=side,
-            crop=crop,
-            batch=batch,
-            which=which,
-            out=out,
-            cpu=cpu,
-        )
-        return
-    if on or corrupt is not None:
-        raise ValueError(f"{model} is no vision model, which --on and --corrupt are for")
-    if is_classifier(model):
-        judge_classifier(model, split=split, data=data, which=which, out=out, cpu=cpu)
-        return
-    judge(
-        model,
-        split=split,
-        kind=protocol,
-        corpus=corpus,
-        data=data,
-        text=text,
-        context=context,
-        step=step,
-        batch=batch,
-        which=which,
-        compile=compile,
-        out=out,
-        cpu=cpu,
+    options = Options(
+        split,
+        on,
+        corrupt,
+        side,
+        crop,
+        protocol,
+        corpus,
+        data,
+        text,
+        context,
+        step,
+        batch,
+        which,
+        compile,
+        out,
+        cpu,
     )
+    evaluate_model(model, options)
 
 
 def generate(
@@ -246,7 +228,7 @@ def generate(
         cpu: leave the GPU alone
     """
     from longshort.generate import Sampling
-    from longshort.lab.cli.terminal import write
+    from longshort.lab.cli.generate import write
 
     if prompt is not None:
         text = prompt.encode(errors="surrogateescape")
@@ -275,7 +257,7 @@ def convert(
     """Turn a RoBERTa or BERT into a long-short encoder that reads longer texts, and say how far it moved.
 
     Weights are copied and learned positions repeated; what long-short attention adds begins near to the original, by
-    what that does with a little text. The result is a model of transformers: import longshort.hf.roberta, then
+    what that does with a little text. The result is a model of transformers: import longshort.hf, then
     AutoModelForSequenceClassification.from_pretrained(out) and so on.
 
     Args:
@@ -425,7 +407,7 @@ def report(
     train: bool = True,
     cpu: bool = False,
 ) -> None:
-    """Train the models of a table, judge them, and print and write the table, beside the paper's where it has one.
+    """Train the models of a table, evaluate them, and print and write the table, beside the paper's where it has one.
 
     Interrupted, the same command goes on where it stopped; what is finished is not done again. What was not trained is
     "not yet run".
@@ -509,7 +491,7 @@ def analyse(
         data: for similarity, a folder, zip or tar of pictures; the models' own development set unless given
         count: for similarity, so many pictures
     """
-    from longshort.lab.cli.terminal import as_figure, draw, draw_look, draw_norms, draw_similarity
+    from longshort.lab.cli.analyse import as_figure, draw, draw_look, draw_norms, draw_similarity
 
     to = as_figure(out or Path(f"out/{what}.png"))
     if what == "look":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from longshort.lab.data.text import open_text
-from longshort.lab.runs.checkpoints import write_whole
+from longshort.lab.runs.files import write_json
 
 if TYPE_CHECKING:  # transformers is not part of the core install
-    from longshort.hf.convert import Moved
+    from longshort.hf import Moved
 
 
 def write_converted(
@@ -34,8 +33,7 @@ def write_converted(
     seed: int,
 ) -> None:
     """Write the long-short model as a whole or not at all, and print how far its hidden states moved."""
-    from longshort.hf.library import quiet
-    from longshort.hf.convert import convert
+    from longshort.hf import convert, quiet
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is there already: give another --out, or remove it")
@@ -58,7 +56,7 @@ def write_converted(
     shutil.rmtree(unfinished, ignore_errors=True)
     with quiet():
         found.save(unfinished)
-    write_whole(unfinished / "moved.json", json.dumps([asdict(each) for each in found.moved], indent=1).encode())
+    write_json(unfinished / "moved.json", [asdict(each) for each in found.moved])
     unfinished.replace(out)
     console = Console()
     console.print(table(found.moved))

@@ -1,1 +1,9 @@
-"""What a trained model is worth."""
+"""What a trained model is worth: evaluators as data, and the one function that runs them.
+
+An evaluator knows data and a model that can be called. Training, `longshort evaluate`, reports and the demo all call
+`evaluate` with the evaluators that a task lists.
+"""
+
+from longshort.lab.evaluate.evaluator import Evaluator, Processes, Progress, Share, Tell, evaluate, means, silent
+
+__all__ = ["Evaluator", "Processes", "Progress", "Share", "Tell", "evaluate", "means", "silent"]

@@ -6,10 +6,10 @@ N predictions: the bytes of a text but the first. B sequences of a batch, L thei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,31 +17,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longshort.lab.data.splits import Text
+from longshort.lab.evaluate.evaluator import Processes, Share, Tell
+from longshort.serial import registered
 
-Tell = Callable[[int], Any]  # told how many characters were read
 BLOCK = 8_192  # read at once, unless less is asked for
 
 
 class Span(NamedTuple):
-    """A sequence to read, text[start:end], and how many of its last predictions are judged."""
+    """A sequence to read, text[start:end], and how many of its last predictions count."""
 
     start: int
     end: int
-    judged: int
+    counted: int
 
 
 def spans(n: int, length: int, step: int) -> list[Span]:
-    """Sequences of one length, `step` apart, that judge each of n predictions once: each as late as it can be."""
+    """Sequences of one length, `step` apart, that count each of n predictions once: each as late as it can be."""
     length = min(length, n)
     ends = [*range(length, n, step), n]
-    judged = [length, *(b - a for a, b in pairwise(ends))]
-    return [Span(end - length, end, count) for end, count in zip(ends, judged, strict=True)]
+    counted = [length, *(b - a for a, b in pairwise(ends))]
+    return [Span(end - length, end, count) for end, count in zip(ends, counted, strict=True)]
 
 
+@registered("Windows")
 @dataclass(frozen=True)
 class Windows:
     """The paper's: overlapping sequences of `context` characters, `step` apart, of each of which the last `step` are
-    judged. Each is read from its own start, so that a character is read context / step times."""
+    counted. Each is read from its own start, so that a character is read context / step times."""
 
     context: int = 32_768
     step: int = 512
@@ -55,16 +57,17 @@ class Windows:
             )
 
     def __str__(self) -> str:
-        return f"the paper's protocol (sequences of {self.context:,} characters, the last {self.step} of each judged)"
+        return f"the paper's protocol (sequences of {self.context:,} characters, the last {self.step} of each counted)"
 
     def spans(self, n: int) -> list[Span]:
         return spans(n, self.context, self.step)
 
 
+@registered("Reading")
 @dataclass(frozen=True)
 class Reading:
     """The fast one: `batch` lanes read the text once; a lane first reads the `context` characters before those that it
-    judges."""
+    counts."""
 
     context: int = 32_768
     batch: int = 8
@@ -84,6 +87,24 @@ class Reading:
 
 
 Protocol = Windows | Reading
+
+
+@dataclass(frozen=True, eq=False)
+class BitsPerCharacter:
+    """A language model on a text. block: the characters that the model reads at once, with its caches."""
+
+    name: str
+    text: Text
+    protocol: Protocol
+    block: int | None = None
+
+    @property
+    def size(self) -> int:
+        return work(self.text, self.protocol)
+
+    def run(self, model: nn.Module, processes: Processes, tell: Tell) -> dict[str, Share]:
+        part = bits(model, self.text, self.protocol, processes.index, processes.count, block=self.block, tell=tell)
+        return {"bpc": Share(*part)}
 
 
 @torch.no_grad()
@@ -120,9 +141,9 @@ def bits(
             logits, caches = model(read(text, starts, size, device), caches)
             losses = nats(logits, read(text, [s + 1 for s in starts], size, device))  # [B, size]
             for line, span in zip(losses, batch, strict=False):
-                judged = min(max(span.judged - (length - first - size), 0), size)
-                total += line[size - judged :].sum(dtype=torch.float64)
-                count += judged
+                counted = min(max(span.counted - (length - first - size), 0), size)
+                total += line[size - counted :].sum(dtype=torch.float64)
+                count += counted
             tell(size * len(batch))
     return total.item() / math.log(2), count
 

@@ -6,6 +6,7 @@ B sequences of a batch, L length, K classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,40 +15,43 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longshort.lab.data.labelled import Numbers
+from longshort.lab.evaluate.evaluator import Processes, Share, Tell
 
 Batch = tuple[tuple[Tensor, ...], Tensor]  # what the model is given, each [B, L], and labels [B]
-Counts = dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Accuracy:
+    """A classifier on examples. lengths: of all, [I]; read: a batch of some; batch: how many at once."""
+
+    name: str
+    lengths: Numbers
+    read: Callable[[Numbers], Batch]
+    batch: int
+
+    @property
+    def size(self) -> int:
+        return len(self.lengths)
+
+    @torch.no_grad()
+    def run(self, model: nn.Module, processes: Processes, tell: Tell) -> dict[str, Share]:
+        device = next(model.parameters()).device
+        right, loss, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
+        for items in in_order(self.lengths, self.batch, processes.index, processes.count):
+            given, labels = self.read(items)
+            labels = labels.to(device)
+            scores = scores_of(model(*(t.to(device) for t in given))).float()  # [B, K]
+            right += (scores.argmax(1) == labels).sum()
+            loss += F.cross_entropy(scores, labels, reduction="sum")
+            count += len(items)
+            tell(len(items))
+        return {"accuracy": Share(right.item(), count), "dev_loss": Share(loss.item(), count)}
 
 
 def scores_of(output: Any) -> Tensor:
     """What a model of ours gives; of transformers', the logits among what it gives."""
     scores: Tensor = output if isinstance(output, Tensor) else output.logits
     return scores
-
-
-@torch.no_grad()
-def accuracy(
-    model: nn.Module,
-    lengths: Numbers,
-    read: Callable[[Numbers], Batch],
-    part: int = 0,
-    parts: int = 1,
-    *,
-    at_once: int,
-    tell: Callable[[int], Any] = lambda count: None,
-) -> Counts:
-    """Of the items with these lengths: labels found, and losses; sums and counts. Each of `parts` takes its share."""
-    device = next(model.parameters()).device
-    found, loss, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
-    for items in in_order(lengths, at_once, part, parts):
-        given, labels = read(items)
-        labels = labels.to(device)
-        scores = scores_of(model(*(t.to(device) for t in given))).float()  # [B, K]
-        found += (scores.argmax(1) == labels).sum()
-        loss += F.cross_entropy(scores, labels, reduction="sum")
-        count += len(items)
-        tell(len(items))
-    return {"accuracy": (found.item(), count), "dev_loss": (loss.item(), count)}
 
 
 def in_order(lengths: Numbers, at_once: int, part: int, parts: int) -> Iterator[Numbers]:

@@ -5,7 +5,8 @@ I pictures, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from longshort.lab.data.labelled import Numbers
 
 Scores = NDArray[np.float32]  # [I, K]
+Measure = Callable[[Any, Any], Any]  # scores and labels → whether each is right, without what does not count
 ALEXNET = {  # its share of errors, the mean over the five severities: what corruption errors are relative to
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -32,23 +34,23 @@ ALEXNET = {  # its share of errors, the mean over the five severities: what corr
 }
 
 
-def found(scores: Scores, labels: Numbers) -> NDArray[np.bool_]:
+def right(scores: Scores, labels: Numbers) -> NDArray[np.bool_]:
     """Whether the highest score is that of the label."""
     return scores.argmax(1) == labels
 
 
-def found_among(scores: Scores, labels: Numbers, classes: Numbers) -> NDArray[np.bool_]:
+def right_among(scores: Scores, labels: Numbers, classes: Numbers) -> NDArray[np.bool_]:
     """The same, where some classes alone may be chosen: A and R have 200 of ImageNet's."""
     return classes[scores[:, classes].argmax(1)] == labels
 
 
-def found_of_many(scores: Scores, labels: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+def right_of_many(scores: Scores, labels: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
     """ReaL: whether the highest score is that of any label. Pictures that have none are not counted."""
     pairs = zip(scores.argmax(1).tolist(), labels, strict=True)
     return np.array([chosen in fitting for chosen, fitting in pairs if fitting], np.bool_)
 
 
-def found_of_nine(scores: Scores, labels: Numbers, nine: Numbers) -> NDArray[np.bool_]:
+def right_of_nine(scores: Scores, labels: Numbers, nine: Numbers) -> NDArray[np.bool_]:
     """ImageNet-9: whether the class of the highest score is one of those that the label, of nine, is made of."""
     return nine[scores.argmax(1)] == labels
 

@@ -16,7 +16,7 @@ Log = Sequence[Mapping[str, float]]
 class Measure:
     """What is drawn of a log: training losses, in nats there, times `scale`; evaluations by their name; their unit."""
 
-    judged: str
+    on_dev: str
     unit: str
     scale: float = 1.0
 
@@ -47,11 +47,11 @@ def draw_curves(
     lowest, highest, skip = math.inf, 0.0, 4 if len(logs) > 1 else 10
     for colour, (name, log) in zip(COLOURS * len(logs), logs.items(), strict=False):
         training = [(place(log, line, against), line["loss"] * measure.scale) for line in log if "loss" in line]
-        judged = [(place(log, line, against), line[measure.judged]) for line in log if measure.judged in line]
+        evaluations = [(place(log, line, against), line[measure.on_dev]) for line in log if measure.on_dev in line]
         axes.plot(*zip(*training, strict=True), color=colour, linewidth=1.4, alpha=0.75, label=f"{name}, training")
-        if judged:
-            axes.plot(*zip(*judged, strict=True), "o-", color=colour, markersize=4, label=f"{name}, development")
-        settled = [y for points in (training, judged) for _, y in points[len(points) // skip :]]
+        if evaluations:
+            axes.plot(*zip(*evaluations, strict=True), "o-", color=colour, markersize=4, label=f"{name}, development")
+        settled = [y for points in (training, evaluations) for _, y in points[len(points) // skip :]]
         lowest, highest = min([lowest, *settled]), max([highest, *settled])
     for style, (name, level) in zip(STYLES * len(lines or {}), (lines or {}).items(), strict=False):
         axes.axhline(level, color="#5c6672", linestyle=style, linewidth=1.2, label=f"{name} {level:.2f}")
@@ -77,9 +77,11 @@ def draw_accuracies(logs: Mapping[str, Log], path: Path, *, title: str) -> None:
         figure.subplots(1, 2, sharey=True), (("step", 1.0, "steps"), ("seconds", 60.0, "minutes")), strict=True
     ):
         for colour, (name, log) in zip(COLOURS * len(logs), logs.items(), strict=False):
-            judged = [(place(log, line, against) / unit, 100 * line["accuracy"]) for line in log if "accuracy" in line]
-            if judged:
-                axes.plot(*zip(*judged, strict=True), "o-", color=colour, markersize=4, label=name)
+            evaluations = [
+                (place(log, line, against) / unit, 100 * line["accuracy"]) for line in log if "accuracy" in line
+            ]
+            if evaluations:
+                axes.plot(*zip(*evaluations, strict=True), "o-", color=colour, markersize=4, label=name)
         axes.set(xlabel=label, xlim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=against == "step"))
         axes.grid(color="#e3e6ea")
@@ -92,7 +94,7 @@ def draw_accuracies(logs: Mapping[str, Log], path: Path, *, title: str) -> None:
 
 def measure_of(logs: Mapping[str, Log]) -> Measure:
     """Language models' unless all are others."""
-    others = {name for name, log in logs.items() if any(NATS.judged in line for line in log)}
+    others = {name for name, log in logs.items() if any(NATS.on_dev in line for line in log)}
     if others and len(others) < len(logs):
         raise ValueError(f"{', '.join(sorted(others))} and the others are of different kinds: draw them apart")
     return NATS if others else BITS

@@ -8,7 +8,6 @@ B batch, N tokens, C width, H heads, D head width.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -20,13 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longshort.lab.trained import find_model, find_run, load_model, load_trained
+from longshort.lab.trained import Trained
 from longshort.models import charlm, cvt
-from longshort.models.sequence import Encoding, SequenceClassifier, SequenceConfig
+from longshort.models.sequence import Encoding, SequenceConfig
 from longshort.nn.attention import Projections
 from longshort.nn.norm import DualLN
 from longshort.nn.spec import LongShort
-from longshort.lab.trained.robustness import is_vision, load_vision
 
 SEED = 0  # of weights and made-up inputs
 SIDE = 224  # of images, in pixels
@@ -150,22 +148,12 @@ def panel_at_start(kind: Kind, text: Sample) -> Panel:
     return panel_of(kind, title, f"at initialisation, seed {SEED}", model, *input_of(kind, model, text, SIDE))
 
 
-def panel_of_model(kind: Kind, name: str, label: str, text: Sample) -> Panel:
+def panel_of_model(kind: Kind, trained: Trained, label: str, text: Sample) -> Panel:
     """Of a model that was trained, saved or converted, with its own weights."""
-    side = SIDE
-    model: nn.Module
-    if is_converted(name):
-        model = load_converted(name)
-    elif kind == "vision":
-        model, view = load_vision(name, torch.device("cpu"), "best")
-        side = view.side
-    elif kind == "language":
-        model = load_model(name, "cpu")
-    elif find_run(name) is not None:
-        model = load_trained(name, "cpu")[1]
-    else:
-        model = SequenceClassifier.from_pretrained(name)
-    given = tokens_of(name, model, text) if is_converted(name) else input_of(kind, model, text, side)
+    model: Any = trained.model()
+    side = trained.view(model).side if trained.pictures else SIDE
+    converted = hasattr(model.config, "model_type")  # a model of transformers
+    given = tokens_of(trained, model, text) if converted else input_of(kind, model, text, side)
     own = any(isinstance(layer.norm.local, nn.LayerNorm) for layer in long_short_layers(model))
     return panel_of(kind, label, f"its own weights, made {WITH if own else WITHOUT}", model, *given)
 
@@ -179,48 +167,20 @@ def panel_of(kind: Kind, title: str, weights: str, model: nn.Module, given: Tens
     return Panel(title, weights, words, ratios)
 
 
-def kind_of(name: str) -> Kind:
-    if is_vision(name):
+def kind_of(trained: Trained) -> Kind:
+    if trained.pictures:
         return "vision"
-    run = find_run(name)
-    encodes = isinstance(run.model, SequenceConfig) if run is not None else "attention" in config_of(name)
-    return "encoder" if encodes or is_converted(name) else "language"
+    return "language" if trained.kind == "language" else "encoder"
 
 
-def config_of(name: str) -> dict[str, Any]:
-    """Of the model in a folder, or of a run; empty where there is none."""
-    path = Path(find_model(name)) / "config.json"
-    config: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return config
-
-
-def is_converted(name: str) -> bool:
-    """Whether a folder holds a model of transformers."""
-    return "model_type" in config_of(name)
-
-
-def load_converted(name: str) -> nn.Module:
-    import longshort.hf.roberta  # noqa: F401  makes transformers know its models
-    from longshort.hf.library import hf, quiet
-
-    with quiet():
-        model: Any = hf.AutoModel.from_pretrained(find_model(name)).float()
-    if not model.config.model_type.startswith("longshort-"):
-        raise ValueError(
-            f"{name} is a model of kind {model.config.model_type}, without long-short attention: convert it"
-        )
-    found: nn.Module = model
-    return found
-
-
-def tokens_of(name: str, model: Any, text: Sample) -> tuple[Tensor, str]:
+def tokens_of(trained: Trained, model: Any, text: Sample) -> tuple[Tensor, str]:
     """The beginning of the text in a converted model's own tokens, [1, N]."""
-    from longshort.hf.library import hf, quiet
+    from longshort.hf import hf, quiet
 
     longest = min(model.config.longest, LONGEST["encoder"])
     words = bytes(text.content[: PER_TOKEN * longest]).decode(errors="replace")
     with quiet():
-        tokenizer = hf.AutoTokenizer.from_pretrained(find_model(name))
+        tokenizer = hf.AutoTokenizer.from_pretrained(trained.name)
     made = tokenizer(words, truncation=True, max_length=longest, return_tensors="pt")
     return made.input_ids, f"{text.name}, {made.input_ids.shape[1]:,} tokens"
 

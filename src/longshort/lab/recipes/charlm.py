@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from longshort.lab.data.source import CorpusSource, FileSource
-from longshort.models.charlm import PRESETS, CharLMConfig
 from longshort.lab.evaluate.bits import Reading
 from longshort.lab.tasks.language import LanguageModelling
 from longshort.lab.train import AdamW, Muon, Run, Schedule
+from longshort.models.charlm import PRESETS, CharLMConfig
 
 NOT_STANDARD = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "ensurepip")
 WHILE_TRAINING = Reading(context=4_096, batch=32)  # quick, and the same text every time

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from longshort.lab.data.images import ImageFolder
+from longshort.lab.tasks.images import ImageClassification
+from longshort.lab.train import AdamW, Run, Schedule
 from longshort.models import cvt, vil
 from longshort.models.cvt import CvTConfig
 from longshort.models.vil import ViLConfig
 from longshort.nn.spec import LongShort
-from longshort.lab.tasks.images import ImageClassification
-from longshort.lab.train import AdamW, Run, Schedule
 
 IMAGES = 1_281_167  # of ImageNet, to train on
 BATCH, EPOCHS, WARMUP = 1024, 300, 5
@@ -265,7 +265,7 @@ def of_few(
         name="imagenet.pictures",
         model=replace(model, classes=classes, drop_path=0.1),
         task=ImageClassification(
-            ImageFolder(data), side=side, images=batch, order=seed, judged=157, crop=1.0, classes=classes
+            ImageFolder(data), side=side, images=batch, order=seed, evaluation_batch=157, crop=1.0, classes=classes
         ),
         steps=steps,
         optimizer=AdamW(lr=rate, weight_decay=0.05),

@@ -17,10 +17,10 @@ from longshort.lab.data.cifar10 import Cifar10
 from longshort.lab.data.imdb import Imdb
 from longshort.lab.data.listops import VOCABULARY, ListOps
 from longshort.lab.data.pathfinder import LONG, Pathfinder
-from longshort.models.sequence import MaskedConfig, PairConfig, Pooling, SequenceConfig
-from longshort.nn.spec import AttentionSpec, Full, LongShort
 from longshort.lab.tasks import Classification, MaskedModelling, PairClassification
 from longshort.lab.train import AdamW, Run, Schedule
+from longshort.models.sequence import MaskedConfig, PairConfig, Pooling, SequenceConfig
+from longshort.nn.spec import AttentionSpec, Full, LongShort
 
 ATTENTIONS: dict[str, AttentionSpec] = {
     "full": Full(),
@@ -110,7 +110,7 @@ def listops(attention: str = "8,32", brackets: bool = False, data: Path | None =
         attention,
         seed,
         SequenceConfig(attention_named(attention), classes=10, length=2_048),
-        Classification(ListOps(brackets=brackets, path=data), length=2_000, multiple=2_000, judged=250),
+        Classification(ListOps(brackets=brackets, path=data), length=2_000, multiple=2_000, evaluation_batch=250),
         steps=5_000,
         warmup=1_000,
         evaluate_every=50,
@@ -139,7 +139,7 @@ def text(
         attention,
         seed,
         SequenceConfig(attention_named(attention), classes=2, length=4_096, dropout=0.1, attention_dropout=0.1),
-        Classification(source, length=4_000, multiple=4_000, judged=250),
+        Classification(source, length=4_000, multiple=4_000, evaluation_batch=250),
         steps=20_000,
         warmup=8_000,
         evaluate_every=500,
@@ -164,7 +164,7 @@ def retrieval(attention: str = "8,32", data: Path | None = None, seed: int = 0) 
         attention,
         seed,
         PairConfig(attention_named(attention), classes=2, length=4_096, dropout=0.1, attention_dropout=0.1),
-        PairClassification(Aan(data), length=4_000, multiple=4_000, judged=125),
+        PairClassification(Aan(data), length=4_000, multiple=4_000, evaluation_batch=125),
         steps=30_000,
         warmup=8_000,
         evaluate_every=3_000,  # its development set is as large as 250 batches
@@ -230,7 +230,7 @@ def of_pictures(
     warmup: int,
     evaluate_every: int,
 ) -> Run:
-    """1,024 pixels each; judged after every epoch or two."""
+    """1,024 pixels each; evaluated after every epoch or two."""
     model = SequenceConfig(
         attention_named(attention),
         classes=source.classes,
@@ -244,7 +244,7 @@ def of_pictures(
         attention,
         seed,
         model,
-        Classification(source, length=1_024, sequences=256, judged=1_000),
+        Classification(source, length=1_024, sequences=256, evaluation_batch=1_000),
         steps=steps,
         warmup=warmup,
         evaluate_every=evaluate_every,
@@ -301,7 +301,7 @@ def modern(name: str, attention: str, seed: int, source: ListOps | Imdb, *, leng
         dropout=0.1,
         attention_dropout=0.1,
     )
-    task = Classification(source, length=length, multiple=length, order=seed, judged=250)
+    task = Classification(source, length=length, multiple=length, order=seed, evaluation_batch=250)
     masked = Run(
         name=run_name(f"{name}_masked", attention, seed),
         model=MaskedConfig(**vars(model)),

@@ -13,12 +13,13 @@ from pathlib import Path
 from longshort.lab.data.imdb import Imdb
 from longshort.lab.data.source import FileSource
 from longshort.lab.data.tokenised import Documents, Tokenised
-from longshort.lab.trained import find_model
-from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig, check_there
-from longshort.nn.spec import Full, LongShort
 from longshort.lab.recipes.lra import attention_label, attention_named
 from longshort.lab.tasks.text import MaskedText, TextClassification
 from longshort.lab.train import AdamW, Run, Schedule
+from longshort.lab.trained import locate
+from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig
+from longshort.models.hub import check_there
+from longshort.nn.spec import Full, LongShort
 
 USUAL = ("roberta-base", "roberta-large")  # that recipes begin with
 
@@ -91,8 +92,8 @@ def masked(
             length=length,
             sequences=batch,
             order=seed,
-            judged=8,
-            judge_most=400,
+            evaluation_batch=8,
+            evaluation_count=400,
         ),
         steps=65_000,
         optimizer=AdamW(lr=3e-5, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01),
@@ -135,7 +136,7 @@ def imdb(
         name=run_name("imdb", checkpoint, attention, length, seed),
         model=TextClassifierConfig(start, length=length, attention=known(attention), seed=seed),
         task=TextClassification(
-            Tokenised(Imdb(data, held_out=0.1), start), length=length, sequences=batch, order=seed, judged=64
+            Tokenised(Imdb(data, held_out=0.1), start), length=length, sequences=batch, order=seed, evaluation_batch=64
         ),
         steps=3_515,
         optimizer=AdamW(lr=rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01),
@@ -150,7 +151,7 @@ def imdb(
 
 def found(checkpoint: str) -> str:
     """Of a run, its best checkpoint; a folder wherever one is."""
-    where = find_model(checkpoint)
+    where = locate(checkpoint)
     check_there(where)
     return str(Path(where).resolve()) if Path(where).is_dir() else where
 

@@ -1,4 +1,4 @@
-"""Tables, trained, judged and written: those of the paper beside its figures, and ours."""
+"""Tables, trained, evaluated and written: those of the paper beside its figures, and ours."""
 
 from longshort.lab.report.runs import Wish
 

@@ -13,8 +13,8 @@ from longshort.lab.figures.curves import draw_accuracies
 from longshort.lab.recipes.imagenet import NETTE_STEPS, NetteModel, imagenette
 from longshort.lab.report.runs import Wish, check_trained, tell, train_all
 from longshort.lab.report.table import number, spread, table
-from longshort.lab.train import Run
 from longshort.lab.runs.log import read_log
+from longshort.lab.train import Run
 
 NAMES: dict[NetteModel, str] = {
     "cvt_ls_13": "CvT*-LS-13",
@@ -23,8 +23,8 @@ NAMES: dict[NetteModel, str] = {
 }
 COLUMNS = ("model", "pictures", "epochs", "validation set, %", "minutes", "pictures a second", "on")
 NOTE = (
-    "The last epoch's moving average is judged. Minutes are of all training, with its evaluations; pictures a second "
-    "are of its steps, with the reading of pictures, a median."
+    "The last epoch's moving average is evaluated. Minutes are of all training, with its evaluations; pictures a "
+    "second are of its steps, with the reading of pictures, a median."
 )
 
 
@@ -83,9 +83,9 @@ def report(wish: Wish[Line], *, console: Console) -> list[Found]:
 
 
 def found_of(line: Line, wish: Wish[Line]) -> Found:
-    """With all seeds that were ever judged."""
+    """With all seeds that were ever evaluated."""
     found = Found(line)
-    for run, facts in wish.judged(line):
+    for run, facts in wish.evaluated(line):
         found.accuracy.append(100 * facts["accuracy"]["validation"])
         found.minutes.append(wish.minutes(run))
         speeds = [each["pictures_per_second"] for each in read_log(wish.out / run.name) if "loss" in each]
@@ -99,7 +99,7 @@ def write(wish: Wish[Line]) -> list[Found]:
     """All of the table, whatever part of it is worked on, and the accuracy over time of each line's first seed."""
     found = [found_of(line, wish) for line in wish.table]
     wish.write("imagenette", [asdict(f) | {"line": f.line.name} for f in found], markdown(found))
-    logs = {f.line.title: read_log(wish.out / run.name) for f in found for run, _ in list(wish.judged(f.line))[:1]}
+    logs = {f.line.title: read_log(wish.out / run.name) for f in found for run, _ in list(wish.evaluated(f.line))[:1]}
     if logs:
         draw_accuracies(logs, wish.file("imagenette", "png"), title="Accuracy on Imagenette's validation set")
     return found

@@ -18,7 +18,7 @@ from longshort.lab.train import Run
 SHORT = 512  # tokens that the originals read
 COLUMNS = ("checkpoint", "attention", "tokens", "test set, %", "longest tenth, %", "ms a step", "MiB", "minutes", "on")
 NOTE = (
-    "The checkpoint that is best on a tenth of the training set is judged. The longest tenth is of the test set, by "
+    "The checkpoint that is best on a tenth of the training set is evaluated. The longest tenth is of the test set, by "
     "tokens before any cut. Minutes are of all training, with its evaluations; steps are timed by themselves, on a GPU."
 )
 SETS = ("test", "longest tenth")
@@ -76,11 +76,11 @@ def report(wish: Wish[Line], *, console: Console) -> list[Found]:
 
 
 def found_of(line: Line, wish: Wish[Line]) -> Found:
-    """With all seeds that were ever judged."""
+    """With all seeds that were ever evaluated."""
     found = Found(line)
     if step := timed(wish).get(line.name):
         found.ms, found.mib = step["ms"], step["mib"]
-    for run, facts in wish.judged(line):
+    for run, facts in wish.evaluated(line):
         for name in SETS:
             found.accuracy.setdefault(name, []).append(100 * facts["accuracy"][name])
         found.minutes.append(wish.minutes(run))

@@ -1,4 +1,4 @@
-"""Runs trained and judged one after the other, or several at a time, each in a process of its own."""
+"""Runs trained and evaluated one after the other, or several at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,35 +13,40 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from longshort.lab.trained.judge import judge_run
-from longshort.lab.train import Run, StoppedError, TrainingError, train
+from longshort.lab.evaluate import evaluate
+from longshort.lab.runs.checkpoints import read_facts
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.log import read_log
+from longshort.lab.train import Run, StoppedError, TrainingError, train
+from longshort.lab.train.processes import Processes
+from longshort.lab.trained import Trained
 
-Judged = dict[str, Any]  # what judged.json has
+Evaluated = dict[str, Any]  # what evaluated.json has
 LOOK_EVERY = 2.0  # seconds, at runs
 TELL_EVERY = 60.0  # where there is no terminal
 
 
 def trained(
     runs: Sequence[Run], out: Path, *, jobs: int, cpu: bool, console: Console
-) -> Iterator[tuple[Run, Judged | Exception]]:
+) -> Iterator[tuple[Run, Evaluated | Exception]]:
     """Each run, as it is finished or fails; `jobs` at a time share one GPU."""
     if jobs == 1:
         for run in runs:
-            yield run, outcome(partial(train_and_judge, run, out, cpu, console))
+            yield run, outcome(partial(train_and_evaluate, run, out, cpu, console))
         return
     console.print(f"{len(runs)} to train, {jobs} at a time", highlight=False)
     watch = Watch(out, console)
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     waiting = iter(runs)
-    futures: dict[Future[Judged], Run] = {}
+    futures: dict[Future[Evaluated], Run] = {}
     try:
         while True:  # no more than can begin at once: what the pool was given, it does even after Ctrl-C
             for run in islice(waiting, jobs - len(futures)):
-                futures[pool.submit(train_and_judge, run, out, cpu)] = run
+                futures[pool.submit(train_and_evaluate, run, out, cpu)] = run
             if not futures:
                 break
             finished = wait(futures, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED).done
@@ -106,7 +111,7 @@ def how_far(run: Run, out: Path) -> tuple[str, float]:
     return told, done / steps
 
 
-def outcome(act: Callable[[], Judged]) -> Judged | Exception:
+def outcome(act: Callable[[], Evaluated]) -> Evaluated | Exception:
     """One run that diverges, or does not fit into memory, leaves the others be; a wish to stop is for all."""
     try:
         return act()
@@ -116,12 +121,37 @@ def outcome(act: Callable[[], Judged]) -> Judged | Exception:
         return error
 
 
-def train_and_judge(run: Run, out: Path, cpu: bool, console: Console | None = None) -> Judged:
+def train_and_evaluate(run: Run, out: Path, cpu: bool, console: Console | None = None) -> Evaluated:
     run = deepcopy(run)  # the data goes with it; the caller's run stays without
     if console is not None:
         train(run, out, resume=True, cpu=cpu, console=console)
-        return judge_run(out / run.name, cpu=cpu)
+        return evaluate_run(run, out, cpu)
     (out / run.name).mkdir(parents=True, exist_ok=True)
     with (out / run.name / "output.txt").open("a") as told:  # several at once would talk at the same time
         train(run, out, resume=True, cpu=cpu, console=Console(file=told))
-        return judge_run(out / run.name, cpu=cpu)
+        return evaluate_run(run, out, cpu)
+
+
+def evaluate_run(run: Run, out: Path, cpu: bool) -> Evaluated:
+    """On the test set, by the best checkpoint, and keep what comes out in the run's folder. Without a test set on the
+    development set, by the last checkpoint: there is nothing else to choose it by."""
+    if run.task.metric != "accuracy":
+        raise ValueError(f"{run.name} is no run of a classification: what is measured is {run.task.metric}")
+    processes = Processes("auto", cpu=cpu)
+    evaluators = [*run.task.evaluators("test")]
+    trained = Trained.open(str(out / run.name), "best" if evaluators else "last")
+    results = evaluate(trained.model(processes.device), evaluators or run.task.evaluators("dev"), processes)
+    assert trained.path is not None
+    checkpoint = read_facts(trained.path)
+    facts = {
+        "run": run.name,
+        "checkpoint": checkpoint["step"],
+        "dev": checkpoint["metrics"].get("accuracy"),
+        "accuracy": {name: shares["accuracy"].mean for name, shares in results.items()},
+        "source": run.task.source.name,
+        "data": run.task.fingerprint(),
+        "precision": processes.precision,
+        "device": torch.cuda.get_device_name() if processes.device.type == "cuda" else "cpu",
+    }
+    RunFolder(out / run.name).write_evaluated(facts)
+    return facts

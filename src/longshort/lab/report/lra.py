@@ -1,21 +1,21 @@
-"""`longshort report lra`: train lines of the Long Range Arena tables, judge them, and write the tables."""
+"""`longshort report lra`: train lines of the Long Range Arena tables, evaluate them, and write the tables."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from functools import cache
 
 from rich.console import Console
 
 from longshort.lab.bench.lra import macs_of
-from longshort.lab.bench.run import write_json
 from longshort.lab.data.overlap import weighted_overlap, word_overlap
 from longshort.lab.recipes.lra_table import LINES, RETRIEVAL, Line
 from longshort.lab.report.runs import Wish, check_trained, tell, time_steps, timed, train_all
 from longshort.lab.report.table import Found, markdown
+from longshort.lab.runs.files import write_json
 from longshort.lab.tasks import PairClassification
 from longshort.lab.train import TrainingError
+from longshort.serial import read_json
 
 __all__ = ["LINES", "report"]
 
@@ -72,16 +72,16 @@ class Data:
     def measure_overlap(self, task: PairClassification) -> None:
         """How far words alone tell the pairs of Retrieval apart: what a model's accuracy is to be seen beside."""
         path = self.wish.out / "overlap.json"
-        if path.exists() and json.loads(path.read_text())["data"] == task.fingerprint():
+        if path.exists() and read_json(path, "measure of overlap")["data"] == task.fingerprint():
             return
         found = {"words": word_overlap(task.splits), "rare words": weighted_overlap(task.splits)}
-        write_json({"data": task.fingerprint(), "name": task.source.name, "accuracy": found}, path)
+        write_json(path, {"data": task.fingerprint(), "name": task.source.name, "accuracy": found})
 
     def about(self, line: Line) -> str:
         path = self.wish.out / "overlap.json"
         if line.task != RETRIEVAL or not path.exists():
             return ""
-        facts = json.loads(path.read_text())
+        facts = read_json(path, "measure of overlap")
         words, rare = (100 * facts["accuracy"][name] for name in ("words", "rare words"))
         return (
             f"Ours are of the {facts['name']}, on whose test pairs the words in common alone reach {words:.1f} %, and "
@@ -90,12 +90,12 @@ class Data:
 
 
 def found_of(line: Line, wish: Wish[Line], data: Data) -> Found:
-    """With all seeds that were ever judged."""
+    """With all seeds that were ever evaluated."""
     found = Found(line, missing=data.missing.get(line.task.name, ""), about=data.about(line))
     found.macs = None if line.macs is None else known_macs(line)
     if step := timed(wish).get(line.name):
         found.ms, found.machine = float(step["ms"]), str(step["machine"])
-    for _, facts in wish.judged(line):
+    for _, facts in wish.evaluated(line):
         for name, share in facts["accuracy"].items():
             found.accuracy.setdefault(name, []).append(100 * share)
     return found

@@ -1,11 +1,10 @@
-"""What all reports have in common: lines of a table, each with its runs, which are trained, judged and timed once.
+"""What all reports have in common: lines of a table, each with its runs, which are trained, evaluated and timed once.
 
 What was done is not done again: each run has its folder, goes on from its last checkpoint, and keeps what was found.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,15 +14,14 @@ import torch
 from rich.console import Console
 
 from longshort.lab.bench.report import machine_line
-from longshort.lab.bench.run import write_json
 from longshort.lab.bench.step import measured_step
-from longshort.lab.trained.judge import JUDGED
 from longshort.lab.recipes.options import adjusted
-from longshort.serial import as_json, from_json
-from longshort.lab.report.jobs import Judged, trained
-from longshort.lab.train import Run, TrainingError
-from longshort.lab.runs.checkpoints import write_whole
+from longshort.lab.report.jobs import Evaluated, trained
+from longshort.lab.runs.files import write_json, write_whole
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.run import differences
+from longshort.lab.train import Run, TrainingError
+from longshort.serial import as_json, read_json
 
 SEEDS = 32  # of which results are looked for
 NO_MATTER = ("log_every", "save_every", "compile", "graph")  # to what was found
@@ -84,21 +82,22 @@ class Wish(Generic[L]):
 
     def write(self, name: str, facts: Sequence[Mapping[str, Any]], text: str) -> None:
         """What was found of each line of the table, and the table itself."""
-        write_json({"lines": facts}, self.file(name, "json"))
+        write_json(self.file(name, "json"), {"lines": facts})
         write_whole(self.file(name, "md"), f"{text}\n".encode())
 
     def written(self, name: str) -> str:
         return f"written to {self.file(name, 'md')} and {self.file(name, 'json').name}"
 
-    def judged(self, line: L) -> Iterator[tuple[Run, Judged]]:
+    def evaluated(self, line: L) -> Iterator[tuple[Run, Evaluated]]:
         """All runs of a line that were ever done, and what was found."""
         for run in (self.run(line, seed) for seed in range(SEEDS)):
-            if done(run, self.out):
-                yield run, json.loads((self.out / run.name / JUDGED).read_text())
+            facts = RunFolder(self.out / run.name).evaluated()
+            if facts is not None and done(run, self.out):
+                yield run, facts
 
     def minutes(self, run: Run) -> float:
         """Of all training, with its evaluations."""
-        seconds: float = json.loads((self.out / run.name / "result.json").read_text())["seconds"]
+        seconds: float = RunFolder(self.out / run.name).result()["seconds"]
         return seconds / 60
 
 
@@ -108,18 +107,18 @@ def short(run: Run, steps: int) -> Run:
 
 
 def done(run: Run, out: Path, data: str | None = None) -> bool:
-    """Whether this run, on this data where it is known, was trained to the end and judged."""
-    judged, record = out / run.name / JUDGED, out / run.name / "run.json"
-    if not judged.exists() or not record.exists():
+    """Whether this run, on this data where it is known, was trained to the end and evaluated."""
+    folder = RunFolder(out / run.name)
+    facts = folder.evaluated()
+    if facts is None or not folder.record.exists():
         return False
-    before = json.loads(judged.read_text()).get("data")
-    if None not in (before, data) and before != data:
-        raise TrainingError(f"{out / run.name} was trained on other data than there is now: give another --out")
-    return not differences(as_json(from_json(json.loads(record.read_text()))), as_json(run), but=NO_MATTER)
+    if None not in (facts.get("data"), data) and facts["data"] != data:
+        raise TrainingError(f"{folder.path} was trained on other data than there is now: give another --out")
+    return not differences(as_json(folder.run), as_json(run), but=NO_MATTER)
 
 
 def train_all(wish: Wish[L], runs: Sequence[Run], write: Callable[[], Any], console: Console) -> list[str]:
-    """Train and judge these, and `write` the table anew after each; which of them failed, and why."""
+    """Train and evaluate these, and `write` the table anew after each; which of them failed, and why."""
     failed = []
     for run, facts in trained(runs, wish.out, jobs=wish.jobs, cpu=wish.cpu, console=console):
         if isinstance(facts, Exception):
@@ -161,11 +160,11 @@ def time_steps(wish: Wish[L], lines: Sequence[L], console: Console) -> None:
             console.print(f"not timed: {error}", highlight=False, markup=False, soft_wrap=True)
             continue
         known[line.name] = {**asdict(step), "machine": machine}
-        write_json(known, wish.out / "steps.json")
+        write_json(wish.out / "steps.json", known)
 
 
 def timed(wish: Wish[L]) -> dict[str, dict[str, Any]]:
     """By the names of lines: ms, mib (not in files of earlier versions), machine."""
     path = wish.out / "steps.json"
-    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    known: dict[str, dict[str, Any]] = read_json(path, "file of step times") if path.exists() else {}
     return known

@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longshort.lab.data.images import DEVIATION, MEAN, drawn
+from longshort.lab.data.images import MEAN, drawn, normalised
 from longshort.lab.data.labelled import Numbers
+from longshort.serial import registered
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 Levels = Tensor  # [n], 0 to 10; those of operations that have two directions may be negative
@@ -28,6 +29,7 @@ Operation = Callable[[Tensor, Levels], Tensor]  # on [n, 3, S, S], 0 to 1
 AREA, RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)  # of what is erased
 
 
+@registered("Augment")
 @dataclass(frozen=True)
 class Augment:
     """The recipe of DeiT, PVT, ViL and so of the paper. Zeros turn a part of it off.
@@ -119,12 +121,6 @@ def operated(x: Tensor, operations: Numbers, levels: NDArray[np.float32]) -> Ten
     if (start := ends[len(OPERATIONS)]) < len(x):
         x[start:] = moved(x[start:], matrices(operations[order][start:], levels[order][start:], x.shape[2]))
     return torch.empty_like(x).index_copy_(0, places, x.clamp_(0, 1))
-
-
-def normalised(x: Tensor) -> Tensor:
-    """Colours from 0 to 1 as deviations from ImageNet's mean."""
-    mean, deviation = (torch.tensor(t, device=x.device)[:, None, None] for t in (MEAN, DEVIATION))
-    return (x - mean) / deviation
 
 
 # RandAugment's operations, with the ranges that are usual where all grow with their level

@@ -5,9 +5,9 @@ B sequences of a batch, L length, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -17,16 +17,21 @@ from torch import Tensor, nn
 from longshort.lab.data.epochs import Epochs
 from longshort.lab.data.labelled import LabelledSource, LabelledSplits, Numbers
 from longshort.lab.data.shard import Shard
-from longshort.lab.evaluate.labels import Batch, Counts, accuracy, scores_of
+from longshort.lab.evaluate import Evaluator
+from longshort.lab.evaluate.labels import Accuracy, Batch, scores_of
+from longshort.lab.tasks.task import Split
+from longshort.serial import registered
 
 
+@registered("Classification")
 @dataclass(frozen=True)
 class Classification:
     """`sequences` a batch, each cut to its first `length` tokens and padded to the longest of the batch.
 
     multiple: lengths are rounded up to a multiple of this; with `length`, all batches are of that length. Compiled code
     and CUDA graphs are made anew for each length.
-    order: seed of the order of examples. judged: sequences at once in an evaluation, in the order of their lengths.
+    order: seed of the order of examples. evaluation_batch: sequences at once in an evaluation, in the order of their
+    lengths.
     pads_alike: pad there too as in training, for attentions to which the amount of padding matters.
     """
 
@@ -35,7 +40,7 @@ class Classification:
     sequences: int = 32
     multiple: int = 1
     order: int = 0
-    judged: int = 256
+    evaluation_batch: int = 256
     pads_alike: bool = False
 
     metric: ClassVar[str] = "accuracy"
@@ -43,7 +48,7 @@ class Classification:
     unit: ClassVar[str] = "tokens"
 
     def __post_init__(self) -> None:
-        for name in ("length", "sequences", "multiple", "judged"):
+        for name in ("length", "sequences", "multiple", "evaluation_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -75,21 +80,15 @@ class Classification:
         given, labels = batch
         return F.cross_entropy(scores_of(model(*given)).float(), labels), None
 
-    def evaluate(self, model: nn.Module, part: int, parts: int) -> Counts:
-        return self.judge(model, self.splits.dev, part, parts)
+    def evaluators(self, split: Split) -> Iterable[Evaluator]:
+        """The split; of the test set also what a source turns it into, such as its longest tenth."""
+        items = getattr(self.splits, split)
+        yield self.accuracy(split, items)
+        if split == "test":
+            for name, change in self.splits.variants.items():
+                yield self.accuracy(name, change(items))
 
-    def judge(
-        self,
-        model: nn.Module,
-        items: Any,
-        part: int = 0,
-        parts: int = 1,
-        tell: Callable[[int], Any] = lambda count: None,
-    ) -> Counts:
-        """Accuracy on any items, such as splits.test."""
-        lengths, multiple = items.lengths.clip(max=self.length), self.multiple if self.pads_alike else 1
-
-        def read(which: Numbers) -> Batch:
-            return self.read(items, which, multiple)
-
-        return accuracy(model, lengths, read, part, parts, at_once=self.judged, tell=tell)
+    def accuracy(self, name: str, items: Any) -> Accuracy:
+        multiple = self.multiple if self.pads_alike else 1
+        lengths = items.lengths.clip(max=self.length)
+        return Accuracy(name, lengths, partial(self.read, items, multiple=multiple), self.evaluation_batch)

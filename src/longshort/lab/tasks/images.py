@@ -5,7 +5,7 @@ B pictures of a batch, S side, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -24,14 +24,15 @@ from longshort.lab.data.images import (
     PictureSplits,
     Stream,
     View,
-    judged_chunk,
     training_chunk,
     workers_for,
 )
-from longshort.lab.data.labelled import Numbers
 from longshort.lab.data.shard import Shard
-from longshort.lab.evaluate.labels import Counts
-from longshort.lab.tasks.augment import Augment, Draws, augmented, normalised
+from longshort.lab.evaluate import Evaluator
+from longshort.lab.evaluate.pictures import PictureLabels
+from longshort.lab.tasks.augment import Augment, Draws, augmented
+from longshort.lab.tasks.task import Split
+from longshort.serial import registered
 
 Batch = tuple[Tensor, Tensor, Draws]  # bytes [B, 3, S, S], labels [B], and what is to happen to them
 Prepared = tuple[Tensor, Tensor, Tensor]  # what the model sees [B, 3, S, S], labels [B], share of a picture's own label
@@ -39,13 +40,15 @@ USUAL = Augment()
 CHUNK = 128  # pictures that a process reads at a time
 
 
+@registered("ImageClassification")
 @dataclass(frozen=True)
 class ImageClassification:
     """`batch` pictures at a step, a part of each made `side` wide, augmented on the device.
 
     smoothing: of labels, the share that goes to all classes alike. order: seed of the order of pictures, of what is cut
-    out and of what happens to it. judged: pictures at once in an evaluation, of each the middle, `crop` of its shorter
-    side; one's own `judged_side` for pictures larger or smaller than in training. classes: how many there must be.
+    out and of what happens to it. evaluation_batch: pictures at once in an evaluation, of each the middle, `crop` of
+    its shorter side, made `evaluation_side` wide where it is given, and as in training where not. classes: how many
+    there must be.
     """
 
     source: ImageFolder
@@ -54,9 +57,9 @@ class ImageClassification:
     augment: Augment = USUAL
     smoothing: float = 0.1
     order: int = 0
-    judged: int = 128
+    evaluation_batch: int = 128
     crop: float = 0.875
-    judged_side: int | None = None
+    evaluation_side: int | None = None
     classes: int | None = None
 
     metric: ClassVar[str] = "accuracy"
@@ -64,7 +67,7 @@ class ImageClassification:
     unit: ClassVar[str] = "pictures"
 
     def __post_init__(self) -> None:
-        for name in ("side", "images", "judged"):
+        for name in ("side", "images", "evaluation_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.smoothing < 1 or not 0 < self.crop <= 1:
@@ -118,55 +121,14 @@ class ImageClassification:
         own, other = (F.cross_entropy(scores, t, label_smoothing=self.smoothing) for t in (labels, labels.flip(0)))
         return torch.lerp(other, own, share), None
 
-    def evaluate(self, model: nn.Module, part: int, parts: int) -> Counts:
-        return self.judge(model, self.splits.dev, part, parts)
-
-    def judge(
-        self,
-        model: nn.Module,
-        pictures: Pictures,
-        part: int = 0,
-        parts: int = 1,
-        tell: Callable[[int], Any] = lambda count: None,
-    ) -> Counts:
-        """Accuracy on any pictures; those that cannot be read do not count."""
-        device = next(model.parameters()).device
-        found, loss, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
-        for scores, which in scores_of(model, pictures, self.view, self.judged, part, parts, tell):
-            labels = torch.from_numpy(pictures.labels[which]).to(device)
-            found += (scores.argmax(1) == labels).sum()
-            loss += F.cross_entropy(scores, labels, reduction="sum")
-            count += len(which)
-        return {"accuracy": (found.item(), count), "dev_loss": (loss.item(), count)}
+    def evaluators(self, split: Split) -> Iterable[Evaluator]:
+        """There is a validation set alone."""
+        if split == "dev":
+            yield PictureLabels("validation", self.splits.dev, self.view, self.evaluation_batch)
 
     @property
     def view(self) -> View:
-        return Middle(self.judged_side or self.side, self.crop)
-
-
-@torch.no_grad()
-def scores_of(
-    model: nn.Module,
-    pictures: Pictures,
-    view: View,
-    at_once: int,
-    part: int = 0,
-    parts: int = 1,
-    tell: Callable[[int], Any] = lambda count: None,
-) -> Iterator[tuple[Tensor, Numbers]]:
-    """Batch by batch, scores [B, K] and which pictures they are of, [B]; not of those that cannot be read. Each of
-    `parts` takes its share."""
-    device = next(model.parameters()).device
-    mine = np.arange(part, len(pictures), parts)
-    count = -(-len(mine) // at_once)
-    stream = Stream(partial(judged_of, pictures, mine, at_once, view), workers_for(parts), last=count)
-    for number in range(count):
-        chunk = stream(number)
-        pictures.note(chunk.broken)
-        if len(chunk.which):
-            images = chunk.images.to(device)
-            yield model(normalised(images.float() / 255)).float(), chunk.which
-        tell(min(at_once, len(mine) - number * at_once))
+        return Middle(self.evaluation_side or self.side, self.crop)
 
 
 def chunks_of(epochs: Epochs, shard: Shard) -> int:
@@ -179,7 +141,3 @@ def chunk_of(pictures: Pictures, epochs: Epochs, shard: Shard, side: int, number
     step, at = divmod(number, chunks_of(epochs, shard))
     which = epochs.at(step, shard)[at * CHUNK : (at + 1) * CHUNK]
     return training_chunk(pictures, which, side, (epochs.seed, step, shard.index, at))
-
-
-def judged_of(pictures: Pictures, mine: Numbers, at_once: int, view: View, number: int) -> Chunk:
-    return judged_chunk(pictures, mine[number * at_once : (number + 1) * at_once], view)

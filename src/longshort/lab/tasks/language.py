@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,16 +14,20 @@ from longshort.lab.data.lanes import Lanes
 from longshort.lab.data.shard import Shard
 from longshort.lab.data.source import Source
 from longshort.lab.data.splits import Splits
-from longshort.lab.evaluate.bits import Reading, bits
+from longshort.lab.evaluate import Evaluator
+from longshort.lab.evaluate.bits import BitsPerCharacter, Reading
+from longshort.lab.tasks.task import Split
+from longshort.serial import registered
 
 READING = Reading()
 
 
+@registered("LanguageModelling")
 @dataclass(frozen=True)
 class LanguageModelling:
     """`sequences` lanes of the text are read side by side, `length` characters a step, with the model's caches.
 
-    dev_bytes: how much of the development text is judged while training (all of it: None), by `evaluation`.
+    dev_bytes: how much of the development text is evaluated while training (all of it: None), by `evaluation`.
     """
 
     source: Source
@@ -69,6 +74,6 @@ class LanguageModelling:
         logits, carry = model(batch[:, :-1], carry)
         return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()), carry
 
-    def evaluate(self, model: nn.Module, part: int, parts: int) -> dict[str, tuple[float, float]]:
-        total, count = bits(model, self.splits.dev[: self.dev_bytes], self.evaluation, part, parts, block=self.length)
-        return {"bpc": (total, count)}
+    def evaluators(self, split: Split) -> Iterable[Evaluator]:
+        text = self.splits.dev[: self.dev_bytes] if split == "dev" else self.splits.test
+        yield BitsPerCharacter(split, text, self.evaluation, self.length)

@@ -5,7 +5,9 @@ B sequences of a batch, L length, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +17,12 @@ from torch import Tensor, nn
 
 from longshort.lab.data.labelled import Numbers
 from longshort.lab.data.shard import Shard
-from longshort.lab.evaluate.labels import Counts, in_order, scores_of
+from longshort.lab.evaluate import Evaluator
+from longshort.lab.evaluate.hidden import HiddenTokens
+from longshort.lab.evaluate.labels import scores_of
 from longshort.lab.tasks.classify import Classification
+from longshort.lab.tasks.task import Split
+from longshort.serial import registered
 
 Masked = tuple[Tensor, Tensor]  # tokens of which some are `mask`, and what stood there, elsewhere 0; both [B, L]
 
@@ -25,12 +31,12 @@ Masked = tuple[Tensor, Tensor]  # tokens of which some are `mask`, and what stoo
 class Masking(Classification):
     """Of each sequence a share of the tokens is hidden; the labels are not used.
 
-    A batch depends on the step alone, what it hides included. `judge_most` sequences of dev are judged, the same ones
-    with the same tokens hidden every time.
+    A batch depends on the step alone, what it hides included. `evaluation_count` sequences of dev are evaluated, the
+    same ones with the same tokens hidden every time.
     """
 
     share: float = 0.15
-    judge_most: int = 2_000
+    evaluation_count: int = 2_000
 
     metric: ClassVar[str] = "dev_loss"
     higher_is_better: ClassVar[bool] = False
@@ -57,19 +63,22 @@ class Masking(Classification):
         total, count, _ = self.restored(model, batch)
         return total / count.clamp(min=1), None
 
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module, part: int, parts: int) -> Counts:
-        device = next(model.parameters()).device
-        dev, random = self.splits.dev, np.random.default_rng(0)
-        chosen = np.sort(random.permutation(len(dev))[: self.judge_most])
-        sums = torch.zeros(3, device=device, dtype=torch.float64)
-        for items in in_order(dev.lengths[chosen].clip(max=self.length), self.judged, part, parts):
-            hidden = self.hide(dev, chosen[items], np.random.default_rng(int(items[0])))
-            sums += torch.stack([t.double() for t in self.restored(model, tuple(t.to(device) for t in hidden))])
-        loss, count, found = sums.tolist()
-        return {"dev_loss": (loss, count), "restored": (found, count)}
+    def evaluators(self, split: Split) -> Iterable[Evaluator]:
+        """Of the development set alone: there is nothing to choose by another one."""
+        if split == "dev":
+            items = self.splits.dev
+            count = self.evaluation_count
+            chosen = np.sort(np.random.default_rng(0).permutation(len(items))[:count])
+            lengths = items.lengths[chosen].clip(max=self.length)
+            hide = partial(self.hide_alike, items, chosen)
+            yield HiddenTokens(split, lengths, hide, self.restored, self.evaluation_batch)
+
+    def hide_alike(self, items: Any, chosen: Numbers, which: Numbers) -> tuple[Tensor, ...]:
+        """The same tokens of the same sequences every time."""
+        return self.hide(items, chosen[which], np.random.default_rng(int(which[0])))
 
 
+@registered("MaskedModelling")
 @dataclass(frozen=True)
 class MaskedModelling(Masking):
     """What is hidden is replaced by the token `mask`."""

@@ -10,8 +10,10 @@ import torch
 from longshort.lab.data.labelled import Numbers
 from longshort.lab.evaluate.labels import Batch
 from longshort.lab.tasks.classify import Classification
+from longshort.serial import registered
 
 
+@registered("PairClassification")
 @dataclass(frozen=True)
 class PairClassification(Classification):
     """As `Classification`, of sources that give pairs; `sequences` pairs a batch."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
 
-Means = Mapping[str, tuple[float, float]]  # of each metric, a sum and a count: those of all processes are added up
+from longshort.lab.evaluate import Evaluator
+
+Split = Literal["dev", "test"]
 
 
 class Task(Protocol):
@@ -18,7 +19,7 @@ class Task(Protocol):
     pure function of the step, so that a run goes on where it stopped by asking for the next step.
     """
 
-    metric: ClassVar[str]  # of those that `evaluate` gives, the one by which a checkpoint is the best
+    metric: ClassVar[str]  # measured on the development set: the one that chooses the best checkpoint
     higher_is_better: ClassVar[bool]
     unit: ClassVar[str]  # of what is learned from, such as tokens: what the speed counts
 
@@ -43,25 +44,6 @@ class Task(Protocol):
         """How much is learned from, in units."""
         ...
 
-    def evaluate(self, model: nn.Module, part: int, parts: int) -> Means:
-        """On the development set; each process takes its part."""
-        ...
-
-
-class Buildable(Protocol):
-    """A frozen dataclass that a model is made from."""
-
-    def build(self) -> nn.Module: ...
-
-
-@runtime_checkable
-class Described(Buildable, Protocol):
-    """One whose models others can read from the folder of a checkpoint, given more than its own fields."""
-
-    def files(self, model: nn.Module) -> Mapping[str, bytes]:
-        """What lies there beside the weights, by name: config.json, and for example a tokenizer's files."""
-        ...
-
-    def read(self, folder: Path) -> nn.Module:
-        """The model of such a folder: what `build` starts from is not needed again."""
+    def evaluators(self, split: Split) -> Iterable[Evaluator]:
+        """What is measured on a split. Of the development set, the first one's metrics choose the best checkpoint."""
         ...

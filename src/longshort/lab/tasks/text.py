@@ -21,10 +21,12 @@ from longshort.lab.data.tokenised import TokenisedSource
 from longshort.lab.evaluate.labels import Batch, scores_of
 from longshort.lab.tasks.classify import Classification
 from longshort.lab.tasks.masked import Masking
+from longshort.serial import registered
 
 MASKED, EXCHANGED = 0.8, 0.1  # of hidden tokens; the others stay as they are
 
 
+@registered("TextClassification")
 @dataclass(frozen=True)
 class TextClassification(Classification):
     """As `Classification`; a text that is cut keeps the token that closes it."""
@@ -39,6 +41,7 @@ class TextClassification(Classification):
         return int(batch[0][1].sum())
 
 
+@registered("MaskedText")
 @dataclass(frozen=True)
 class MaskedText(Masking):
     """BERT's masked language modelling: of hidden tokens most become the mask, some another token, and some stay.

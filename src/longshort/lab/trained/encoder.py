@@ -14,21 +14,11 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from longshort.models.hub import check_there
 from longshort.nn.spec import Full, LongShort
+from longshort.serial import registered
 
 USUAL = LongShort(window=128, rank=64)
-
-
-def check_there(checkpoint: str | Path) -> None:
-    """What cannot be a name on the hub has to be a folder with a model."""
-    name, path = str(checkpoint), Path(checkpoint)
-    if path.is_dir():
-        if not (path / "config.json").exists():
-            raise FileNotFoundError(f"{checkpoint} holds no model: config.json is not there")
-    elif path.exists():
-        raise ValueError(f"{checkpoint} is a file: give the folder it is in")
-    elif path.is_absolute() or name.count("/") > 1 or name.startswith(".") or ("/" in name and path.parent.is_dir()):
-        raise FileNotFoundError(f"{checkpoint} is not there: give the folder of a model, or a name on the hub")
 
 
 @dataclass(frozen=True)
@@ -59,8 +49,8 @@ class EncoderConfig:
         return None
 
     def build(self) -> nn.Module:
-        from longshort.hf.library import hf, quiet
-        from longshort.hf.convert import convert, lengthened, load
+        from longshort.hf import convert, hf, quiet
+        from longshort.hf.conversion import lengthened, load
 
         check_there(self.checkpoint)
         torch.manual_seed(self.seed)
@@ -101,8 +91,7 @@ class EncoderConfig:
 
     def read(self, folder: Path) -> nn.Module:
         """A model of this config, from where `files` and its weights were written."""
-        import longshort.hf.roberta  # noqa: F401  makes transformers know its models
-        from longshort.hf.library import quiet
+        from longshort.hf import quiet
 
         with quiet():
             model: nn.Module = self.auto.from_pretrained(folder, dtype=torch.float32)
@@ -110,13 +99,13 @@ class EncoderConfig:
 
     @property
     def auto(self) -> Any:
-        from longshort.hf.library import hf
+        from longshort.hf import hf
 
         return getattr(hf, f"AutoModel{self.head.removeprefix('Model')}")
 
     def files(self, model: Any) -> Mapping[str, bytes]:
         """As transformers writes them: a checkpoint is one of its models."""
-        from longshort.hf.library import hf, quiet
+        from longshort.hf import hf, quiet
 
         model.config.architectures = [type(model).__name__]
         with quiet():
@@ -128,6 +117,7 @@ class EncoderConfig:
             return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
 
 
+@registered("MaskedEncoderConfig")
 @dataclass(frozen=True)
 class MaskedEncoderConfig(EncoderConfig):
     """To be trained to restore tokens."""
@@ -135,6 +125,7 @@ class MaskedEncoderConfig(EncoderConfig):
     head: ClassVar[str] = "ForMaskedLM"
 
 
+@registered("TextClassifierConfig")
 @dataclass(frozen=True)
 class TextClassifierConfig(EncoderConfig):
     """With a new head."""

@@ -1,0 +1,231 @@
+"""Trained.open(name): the one place that knows what kind of thing a name is.
+
+A name is the folder of a run, of a checkpoint or of a saved model (ours or one of transformers), a .pth file of the
+released ViL-LS, or a name on the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import hf_hub_download
+from torch import nn
+
+import longshort.baselines
+import longshort.lab.tasks  # noqa: F401  so may its tasks and data
+from longshort.lab.data.images import Middle
+from longshort.lab.data.source import moved
+from longshort.lab.runs.checkpoints import META, Which, check, read_facts
+from longshort.lab.runs.folder import RunFolder
+from longshort.lab.runs.run import Run
+from longshort.lab.tasks.images import ImageClassification
+from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig
+from longshort.lab.trained.weights import Buildable, build, load_weights
+from longshort.models import CharLM, CvT, PairClassifier, SequenceClassifier, ViL
+from longshort.models.charlm import CharLMConfig
+from longshort.models.cvt import CvTConfig
+from longshort.models.hub import read_config
+from longshort.models.sequence import MaskedConfig, MaskedModel, PairConfig, SequenceConfig
+from longshort.models.vil import ViLConfig
+from longshort.serial import UnregisteredError, read_json
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["language", "sequences", "pictures", "encoder", "released", "masked", "other"]
+RELEASED = (".pth", ".pt")
+KINDS: dict[type, Kind] = {
+    CharLMConfig: "language",
+    SequenceConfig: "sequences",
+    PairConfig: "sequences",
+    MaskedConfig: "masked",
+    ViLConfig: "pictures",
+    CvTConfig: "pictures",
+    MaskedEncoderConfig: "masked",
+    TextClassifierConfig: "encoder",
+}
+MODELS: dict[type, Any] = {
+    CharLMConfig: CharLM,
+    SequenceConfig: SequenceClassifier,
+    PairConfig: PairClassifier,
+    MaskedConfig: MaskedModel,
+    ViLConfig: ViL,
+    CvTConfig: CvT,
+}
+IN_WORDS: dict[Kind, str] = {
+    "language": "a language model over characters",
+    "sequences": "a classifier of sequences",
+    "pictures": "a vision model",
+    "encoder": "an encoder of transformers",
+    "masked": "a model that restores hidden tokens",
+    "released": "a released vision model",
+    "other": "a model of your own",
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was trained, and what is known of it.
+
+    path: the folder or the released file with its weights; None for a name on the hub. config: of our own models.
+    run: that made it; None where no run is recorded, or where its task is of a class that is not registered here.
+    """
+
+    name: str
+    kind: Kind
+    path: Path | None
+    config: Any = None
+    run: Run | None = None
+
+    @classmethod
+    def open(cls, name: str, which: Which = "best") -> Trained:
+        """Reads what is recorded; the weights are read by `model`."""
+        if Path(name).suffix in RELEASED:
+            if not Path(name).is_file():
+                raise FileNotFoundError(f"{name} is not there")
+            return cls(name, "released", Path(name))
+        where = locate(name, which)
+        path = Path(where)
+        if not path.is_dir():
+            if where.count("/") != 1 or path.parent.is_dir():
+                raise FileNotFoundError(
+                    f"{name} is not there: give the folder of a run or of a model, or a name on the hub"
+                )
+            config = config_of(Path(hf_hub_download(where, "config.json")))
+            return cls(where, _kind(config), None, config)
+        run = run_of(path)
+        config = config_of(path / "config.json") if run is None else run.model
+        return cls(where, _kind(config), path, config, run)
+
+    def model(self, device: torch.device | str = "cpu") -> nn.Module:
+        """With its weights, in eval mode. What is recorded in a checkpoint is compared with its checksums."""
+        try:
+            model = self._model()
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # CheckpointError and others that are sentences
+                raise
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"no model can be made of the config of {self.name}: {reason}") from error
+        return model.to(device).eval()
+
+    def _model(self) -> nn.Module:
+        if self.kind == "released":
+            return ViL.from_released(self.name)
+        if self.config is None:
+            return self._transformers_model()
+        if self.path is None:
+            with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
+                hub_model: nn.Module = MODELS[type(self.config)].from_pretrained(self.name, config=self.config)
+            return hub_model
+        model: nn.Module = MODELS[type(self.config)](self.config) if self.run is None else build(self.config, self.path)
+        load_weights(self.path, model)
+        return model
+
+    def _transformers_model(self) -> nn.Module:
+        from longshort.hf import hf, quiet
+
+        with quiet():
+            if self.path is not None and (self.path / META).exists():
+                check(self.path)
+            model: Any = hf.AutoModel.from_pretrained(self.name).float()
+        if not model.config.model_type.startswith("longshort-"):
+            raise ValueError(
+                f"{self.name} is a model of kind {model.config.model_type}, without long-short attention: convert it"
+            )
+        encoder: nn.Module = model
+        return encoder
+
+    @property
+    def pictures(self) -> bool:
+        """Whether it looks at pictures."""
+        return self.kind in ("pictures", "released")
+
+    def expect(self, *kinds: Kind) -> Trained:
+        """Itself, if it is of one of these kinds."""
+        if self.kind not in kinds:
+            wanted = " or ".join(IN_WORDS[kind] for kind in kinds)
+            raise ValueError(f"{self.name} is {IN_WORDS[self.kind]}, and {wanted} is needed")
+        return self
+
+    def task(self, data: Path | None = None) -> Any:
+        """What it was trained on, which may lie elsewhere now: in `data`. Warns if the content is another."""
+        if self.run is None:
+            raise ValueError(f"{self.name} does not say what it was trained on: no run is recorded beside it")
+        task = self.run.task if data is None else moved(self.run.task, data)
+        with self.named_if_missing(data):
+            fingerprint = task.fingerprint()
+        if self.path is not None and (self.path / META).exists():
+            recorded = read_facts(self.path).get("data")
+            if recorded not in (None, fingerprint):
+                logger.warning("the data of %s has changed since its training, which may have seen it", self.name)
+        return task
+
+    @contextmanager
+    def named_if_missing(self, data: object) -> Iterator[None]:
+        """Adds to a reader's words whose data it is, unless the user named it."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            where = "" if data else f" (what {self.name} was trained on; if it moved, evaluate with --data)"
+            raise FileNotFoundError(f"{error}{where}") from None
+
+    def view(self, model: nn.Module) -> Any:
+        """How a vision model likes to see pictures: as in its training; without a run as in the paper, at 224 the
+        middle seven eighths, at larger sizes the whole square."""
+        if self.run is not None and isinstance(self.run.task, ImageClassification):
+            return self.run.task.view
+        side = getattr(model.config, "size", (224,))[0]
+        return Middle(side, 0.875 if side <= 224 else 1.0)
+
+
+def locate(name: str, which: Which = "best") -> str:
+    """Of a run's folder, that of its best or last checkpoint; any other name as it is."""
+    folder = Path(name)
+    checkpoint = RunFolder(folder).checkpoints.chosen(which)
+    if checkpoint is not None:
+        return str(checkpoint)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        runs = [str(path.parent) for path in sorted(folder.glob("*/run.json"))]
+        below = f"; below it there are {', '.join(runs)}" if runs else ""
+        raise FileNotFoundError(f"{name} holds neither a run with checkpoints nor a model{below}")
+    return name
+
+
+def run_of(path: Path) -> Run | None:
+    """That made a checkpoint. None of another folder, of a run with classes that are not registered here, and of one of
+    JAX."""
+    folder = RunFolder(path.resolve().parents[1])
+    if path.resolve().parent != folder.checkpoints.folder or not folder.record.exists():
+        return None
+    try:
+        return folder.run if isinstance(folder.run.model, Buildable) else None
+    except UnregisteredError:
+        return None
+
+
+def config_of(path: Path) -> Any:
+    """Of one of our models; None of one of transformers."""
+    facts = read_json(path, "config of a model")
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path} is no config of a model: it is no object")
+    if "model_type" in facts:
+        return None
+    return read_config(path, None if "type" in facts else _guessed(facts))
+
+
+def _guessed(facts: dict[str, Any]) -> type:
+    """Of a config of an earlier version, which does not name its type."""
+    if "stages" in facts:
+        kernels = any("kernel" in stage for stage in facts["stages"] if isinstance(stage, dict))
+        return CvTConfig if kernels else ViLConfig
+    return SequenceConfig if "attention" in facts else CharLMConfig
+
+
+def _kind(config: Any) -> Kind:
+    return "encoder" if config is None else KINDS.get(type(config), "other")
