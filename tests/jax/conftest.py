@@ -1,15 +1,5 @@
-"""JAX on four devices of a processor, in float64 where a test asks for it."""
+"""JAX as its tests want it."""
 
-import jax
-import numpy as np
-import pytest
+from jax_settings import float64
 
-jax.config.update("jax_num_cpu_devices", 4)
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_disable_most_optimizations", True)  # tests are compiled longer than they run
-
-
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True):
-        yield np.float64
+__all__ = ["float64"]

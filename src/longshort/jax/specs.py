@@ -6,7 +6,7 @@ A spec is a frozen dataclass with an attention's own settings. B batch, N tokens
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ class Slot:
     dtype: Any = None
 
 
+@runtime_checkable
 class AttentionSpec(Protocol):
     """It builds a module that is called with (x, mask, count): [B, N, C] → [B, N, C], or what the first `count` tokens
     come to."""

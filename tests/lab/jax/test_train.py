@@ -1,10 +1,10 @@
 """Training in JAX: it is PyTorch's training, loses nothing, and leaves a model that PyTorch reads."""
 
+import io
 import json
 import os
 import shutil
 import signal
-from contextlib import contextmanager
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -13,21 +13,37 @@ import pytest
 import torch
 import torch.nn.functional as F
 from flax import nnx
+from rich.console import Console
 from safetensors.numpy import load_file
 
 import longshort.lab.jax.bench as bench
 import longshort.lab.jax.train as train
-from longshort.lab.data.epochs import Epochs
 from longshort.jax import from_torch, to_torch
-from longshort.lab.jax.train import Trainer, Training, command_line, fit
+from longshort.lab.jax.recipes import listops, resized, text
+from longshort.lab.jax.tasks import check_run
+from longshort.lab.jax.train import command_line
+from longshort.lab.jax.trainer import STATE, WEIGHTS, Trainer, read_arrays, write_checkpoint
+from longshort.lab.recipes import lra
+from longshort.lab.runs.checkpoints import Checkpoints, check, read_facts
+from longshort.lab.runs.errors import DivergedError, StoppedError, TrainingError
+from longshort.lab.runs.folder import RunFolder
+from longshort.lab.runs.log import Log, read_log
+from longshort.lab.runs.optimizers import AdamW, Muon
+from longshort.lab.runs.schedule import Schedule
+from longshort.lab.train.optimizer import build_optimizer, set_rate
 from longshort.models.sequence import SequenceClassifier, SequenceConfig
 from longshort.nn.spec import LongShort
-from longshort.lab.recipes import lra
-from longshort.lab.train import Schedule
 
-JUDGED = 7  # at a time, so that a last batch is filled up
-SMALL = Training("listops", attention="2,2", steps=6, warmup=2, longest=24, batch=8, rate=1e-2, evaluate_every=3)
 NAME = "jax.listops.w2r2.seed0"
+
+
+def fit(run, out, resume=False):
+    return train.train(run, out, resume=resume, console=Console(file=io.StringIO()))
+
+
+def same(result):
+    """What must not depend on where and how fast it was trained."""
+    return {**vars(result), "folder": None, "seconds": None}
 
 
 @pytest.fixture(scope="module")
@@ -40,159 +56,225 @@ def lists(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_at_a_time():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "JUDGED", JUDGED)
-        yield
+@pytest.fixture(scope="module")
+def small(lists):
+    """Its last batch of an evaluation is filled up."""
+    run = resized(listops("2,2", data=lists), steps=6, batch=8, longest=24, evaluate_every=3)
+    task, optimizer = replace(run.task, evaluation_batch=7), replace(run.optimizer, lr=1e-2)
+    return replace(run, task=task, optimizer=optimizer, schedule=Schedule("linear", warmup=2))
 
 
 @pytest.fixture(scope="module")
-def whole(lists, tmp_path_factory):
-    """A run that nothing disturbed: its folder, and what it gave."""
-    out = tmp_path_factory.mktemp("out")
-    return out / NAME, fit(SMALL, lists, out)
+def whole(small, tmp_path_factory):
+    """A run that nothing disturbed."""
+    return fit(small, tmp_path_factory.mktemp("out"))
 
 
-def test_what_is_best_is_a_model_of_pytorch(whole, lists):
-    folder, result = whole
-    assert json.loads((folder / "result.json").read_text()) == result and result["step"] == 6
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [3, 6] and result["best"] == max(line["accuracy"] for line in lines)
-    model = SequenceClassifier.from_pretrained(folder / "best").eval()
+def test_what_is_best_is_a_model_of_pytorch(whole, small):
+    folder = RunFolder(whole.folder)
+    assert whole.folder.name == NAME and folder.run == small
+    assert folder.result() == {**vars(whole), "folder": str(whole.folder)} and whole.step == 6
+    accuracy = {line["step"]: line["accuracy"] for line in read_log(whole.folder) if "accuracy" in line}
+    assert list(accuracy) == [3, 6] and whole.best == max(accuracy.values()) == accuracy[whole.best_step]
+    best = folder.checkpoints.best()
+    assert read_facts(best)["best"] == -whole.best and read_facts(best)["step"] == whole.best_step
+    assert folder.evaluated() == {
+        "run": NAME,
+        "checkpoint": whole.best_step,
+        "dev": whole.best,
+        "accuracy": {"test": whole.test},
+        "source": "ListOps without closing brackets, official",
+        "data": small.task.fingerprint(),
+        "precision": "float32",
+        "device": "cpu",
+    }
+    test = small.task.splits.test
+    tokens = torch.from_numpy(test.sequences.padded(np.arange(20), 24))
+    model = SequenceClassifier.from_pretrained(best).eval()
     assert model.config == SequenceConfig(LongShort(2, 2), classes=10, length=1024)
-    test = SMALL.splits(lists).test
-    found = model(torch.from_numpy(test.sequences.padded(np.arange(20), 24))).argmax(1).numpy() == test.labels
-    assert found.mean() == pytest.approx(result["test"])
+    right = model(tokens).argmax(1).numpy() == test.labels
+    assert right.mean() == pytest.approx(whole.test)
 
 
-def test_of_equal_evaluations_the_first_is_best(lists, tmp_path, monkeypatch):
+def test_of_equal_evaluations_the_first_is_best(small, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "accuracy", lambda trainer, split: 0.25)
-    result = fit(replace(SMALL, evaluate_every=2), lists, tmp_path)
-    assert result["best_step"] == 2 and result["best"] == 0.25
+    result = fit(replace(small, evaluate_every=2), tmp_path)
+    assert result.best_step == 2 and result.best == 0.25
+    assert RunFolder(result.folder).checkpoints.steps() == [2, 6]  # every better one, and the last
 
 
-def test_what_is_best_is_read_back_as_it_was(lists, tmp_path):
-    trainer = Trainer(SMALL)
-    folder = train.Folder(tmp_path, SMALL, resume=False)
-    folder.best.mkdir()
-    before = to_torch(trainer.model(trainer.weights))
-    folder.save_best(trainer)
-    trainer.restore({name: np.zeros_like(value) for name, value in trainer.arrays.items()})
-    folder.load_best(trainer)
+def test_a_checkpoint_is_read_back_as_it_was(small, tmp_path):
+    trainer = Trainer(small)
+    facts = dict(data="", metrics={}, best_step=None, best=0.0)
+    write_checkpoint(Checkpoints(tmp_path), 1, trainer.files, facts)
+    path, before = Checkpoints(tmp_path).last(), {name: value.copy() for name, value in trainer.arrays.items()}
+    weights = to_torch(trainer.model(trainer.weights))
+    trainer.restore({name: np.zeros_like(value) for name, value in before.items()})
+    trainer.load_weights(read_arrays(path / WEIGHTS))
     for name, value in to_torch(trainer.model(trainer.weights)).items():
+        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+    trainer.restore(read_arrays(path / STATE))
+    for name, value in trainer.arrays.items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
-def test_it_follows_the_training_of_pytorch(lists):
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_it_follows_the_training_of_pytorch(small, weight_decay):
     """The same weights to begin with, the same batches, the same optimizer and rates: the same weights in the end."""
     torch.manual_seed(0)
     theirs = SequenceClassifier(SequenceConfig(LongShort(2, 2), classes=10, length=1024))
-    trainer = Trainer(SMALL)
+    run = replace(small, optimizer=replace(small.optimizer, weight_decay=weight_decay))
+    trainer, optimizer = Trainer(run), build_optimizer(run.optimizer, theirs)
     trainer.weights = nnx.state(from_torch(theirs, trainer.model(trainer.weights)), nnx.Param)
-    items, epochs, schedule = SMALL.splits(lists).train, Epochs(64, 8, 0), Schedule("linear", warmup=2)
-    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2, eps=1e-6, weight_decay=0.0)
     for step in range(6):
-        which = epochs.at(step)
-        tokens = items.sequences.padded(which, 24, 24)
-        loss = F.cross_entropy(theirs(torch.from_numpy(tokens)), torch.from_numpy(items.labels[which]))
-        optimizer.param_groups[0]["lr"] = 1e-2 * schedule.factor(step, 6)
+        tokens, labels = run.task.batch(step)
+        loss = F.cross_entropy(theirs(torch.from_numpy(tokens)), torch.from_numpy(labels))
+        set_rate(optimizer, run.schedule.factor(step, 6))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert trainer.learn(step + 1, tokens, items.labels[which]) == pytest.approx(loss.item(), abs=2e-5)
+        assert trainer.learn(step, tokens, labels) == pytest.approx(loss.item(), abs=2e-5)
     ours = to_torch(trainer.model(trainer.weights))
     for name, p in theirs.named_parameters():
         np.testing.assert_allclose(ours[name], p.detach(), atol=2e-4, err_msg=name)  # of steps of 1e-2
 
 
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(whole, lists, tmp_path, monkeypatch):
-    learn, sent = Trainer.learn, {2: signal.SIGINT, 4: signal.SIGTERM}
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(whole, small, lists, tmp_path, monkeypatch):
+    learn, sent = Trainer.learn, {1: signal.SIGINT, 3: signal.SIGTERM}
 
-    def stopped(self, number, *batch):
-        if number in sent:
-            os.kill(os.getpid(), sent[number])
-        return learn(self, number, *batch)
+    def stopped(self, step, *batch):
+        if step in sent:
+            os.kill(os.getpid(), sent[step])
+        return learn(self, step, *batch)
 
     monkeypatch.setattr(Trainer, "learn", stopped)
-    with pytest.raises(KeyboardInterrupt, match="stopped after step 2 of 6; go on with --resume"):
-        fit(SMALL, lists, tmp_path)
-    with pytest.raises(FileExistsError, match="holds a run: go on with --resume"):
-        fit(SMALL, lists, tmp_path)
-    with pytest.raises(ValueError, match=r"begun with other settings: rate was 0.01, now 0.1"):
-        fit(replace(SMALL, rate=0.1), lists, tmp_path, resume=True)
+    with pytest.raises(StoppedError, match="step 2, which is saved"):
+        fit(small, tmp_path)
+    with pytest.raises(TrainingError, match="--resume"):
+        fit(small, tmp_path)
+    with pytest.raises(TrainingError, match=r"optimizer.lr was 0.01, now 0.1"):
+        fit(replace(small, optimizer=replace(small.optimizer, lr=0.1)), tmp_path, resume=True)
     other = tmp_path / "other"
     shutil.copytree(lists, other)
     (other / "basic_test.tsv").write_text("Source\tTarget\n[MAX 1 2 ]\t2\n")
-    with pytest.raises(ValueError, match="begun with other data"):
-        fit(SMALL, other, tmp_path, resume=True)
-    with pytest.raises(KeyboardInterrupt, match="stopped after step 4 of 6; go on with --resume"):
-        fit(SMALL, lists, tmp_path, resume=True)
-    result = fit(SMALL, lists, tmp_path, resume=True)
-    folder, expected = whole
-    assert {**result, "seconds": 0} == {**expected, "seconds": 0}
-    ours, theirs = (load_file(path / "last.safetensors") for path in (tmp_path / NAME, folder))
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        np.testing.assert_array_equal(value, theirs[name])
+    changed = replace(small, task=replace(small.task, source=replace(small.task.source, path=other)))
+    with pytest.raises(TrainingError, match=r"data is not what .* had at step 2"):
+        fit(changed, tmp_path, resume=True)
+    with pytest.raises(StoppedError, match="step 4, which is saved"):
+        fit(small, tmp_path, resume=True)
+    assert_same_run(fit(small, tmp_path, resume=True), whole)
+    assert_same_run(fit(small, tmp_path, resume=True), whole)  # finished before
 
 
-def test_a_signal_between_steps_loses_nothing(lists, tmp_path, monkeypatch):
-    @contextmanager
-    def bar(training, begun):
-        yield lambda progress: progress.step == 2 and os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(train, "bar", bar)
-    with pytest.raises(KeyboardInterrupt, match="stopped after step 2"):
-        fit(SMALL, lists, tmp_path)
-    trainer = Trainer(SMALL)
-    folder = train.Folder(tmp_path / NAME, SMALL, resume=True)
-    assert folder.load(trainer, SMALL.splits(lists).fingerprint()).step == 2
+def assert_same_run(ours, theirs):
+    assert same(ours) == same(theirs)
+    ours, theirs = (RunFolder(each.folder).checkpoints for each in (ours, theirs))
+    assert ours.best().name == theirs.best().name and ours.last().name == theirs.last().name
+    for mine, other in ((ours.best() / WEIGHTS, theirs.best() / WEIGHTS), (ours.last() / STATE, theirs.last() / STATE)):
+        mine, other = load_file(mine), load_file(other)
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
-def test_nothing_is_dropped_when_a_model_is_judged(lists):
-    trainer, items = Trainer(replace(SMALL, dropout=0.9)), SMALL.splits(lists).dev
+def test_a_signal_between_steps_loses_nothing(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(Log, "move", lambda log, step: step == 2 and os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(StoppedError, match="step 2, which is saved"):
+        fit(small, tmp_path)
+    assert check(RunFolder(tmp_path / NAME).checkpoints.last())["step"] == 2
+
+
+def test_an_evaluation_that_a_signal_left_out_is_made_later(whole, small, tmp_path, monkeypatch):
+    accuracy = Trainer.accuracy
+
+    def stopped(*given):
+        monkeypatch.setattr(Trainer, "accuracy", accuracy)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return accuracy(*given)
+
+    monkeypatch.setattr(Trainer, "accuracy", stopped)
+    with pytest.raises(StoppedError, match="step 3, which is saved; its evaluation is left"):
+        fit(small, tmp_path)
+    assert_same_run(fit(small, tmp_path, resume=True), whole)
+    steps = [line["step"] for line in read_log(tmp_path / NAME) if "accuracy" in line]
+    assert steps == [3, 6]
+
+
+def test_nothing_is_dropped_in_an_evaluation(small):
+    trainer, items = Trainer(replace(small, model=replace(small.model, dropout=0.9))), small.task.splits.dev
     theirs = SequenceClassifier(SequenceConfig(LongShort(2, 2), classes=10, length=1024)).eval()
     to_torch(trainer.model(trainer.weights), theirs)
-    found = theirs(torch.from_numpy(items.sequences.padded(np.arange(30), 24))).argmax(1).numpy() == items.labels
-    assert trainer.accuracy(items) == pytest.approx(found.mean())
+    right = theirs(torch.from_numpy(items.sequences.padded(np.arange(30), 24))).argmax(1).numpy() == items.labels
+    assert trainer.accuracy(items) == pytest.approx(right.mean())
 
 
-def test_what_fills_a_batch_up_is_not_counted(lists):
+def test_what_fills_a_batch_up_is_not_counted(small):
     """For a model that says 0 of everything, an empty sequence too."""
-    trainer, items = Trainer(SMALL), SMALL.splits(lists).dev
+    trainer, items = Trainer(small), small.task.splits.dev
     model = trainer.model(trainer.weights)
     last = model.head.layers[2].bias
     last[...] = last[...].at[0].set(100.0)
     trainer.weights = nnx.state(model, nnx.Param)
-    assert len(items) % JUDGED and trainer.accuracy(items) == pytest.approx((items.labels == 0).mean())
+    assert len(items) % small.task.evaluation_batch
+    assert trainer.accuracy(items) == pytest.approx((items.labels == 0).mean())
 
 
-def test_a_loss_that_is_no_number_ends_the_run(lists, tmp_path):
-    with pytest.raises(ValueError, match="the loss is nan at step 3"):
-        fit(replace(SMALL, rate=float("nan")), lists, tmp_path)
+@pytest.mark.parametrize(("log_every", "step"), [(1, 2), (100, 3)])
+def test_a_loss_that_is_no_number_ends_the_run(small, tmp_path, log_every, step):
+    endless = replace(small, optimizer=replace(small.optimizer, lr=float("inf")), log_every=log_every)
+    with pytest.raises(DivergedError, match=f"at step {step} .*no earlier checkpoint"):
+        fit(endless, tmp_path)
+    assert RunFolder(tmp_path / NAME).checkpoints.last() is None
 
 
-def test_settings_are_those_of_the_recipes():
-    for task, recipe in dict(listops=lra.listops, text=lra.text).items():
-        ours, theirs = train.USUAL[task], recipe()
-        assert (ours.steps, ours.warmup, ours.rate) == (theirs.steps, theirs.schedule.warmup, theirs.optimizer.lr)
-        assert (ours.longest, ours.batch) == (theirs.task.length, theirs.task.sequences)
-        assert ours.evaluate_every == theirs.evaluate_every
-        for field in ("classes", "length", "layers", "width", "heads", "feedforward", "head", "dropout"):
-            assert getattr(ours.model, field) == getattr(theirs.model, field), field
-        assert ours.model.attention_dropout == theirs.model.attention_dropout
-        assert (ours.model.attention.window, ours.model.attention.rank) == (8, 32)
+@pytest.mark.parametrize("task", ["listops", "text"])
+def test_settings_are_those_of_the_recipes(task):
+    ours, theirs = {"listops": (listops, lra.listops), "text": (text, lra.text)}[task]
+    ours, theirs = ours(seed=3), theirs(seed=3)
+    for field in ("steps", "optimizer", "schedule", "seed", "log_every", "evaluate_every", "save_every"):
+        assert getattr(ours, field) == getattr(theirs, field), field
+    for field in ("source", "length", "sequences", "order", "evaluation_batch"):
+        assert getattr(ours.task, field) == getattr(theirs.task, field), field
+    for field in ("classes", "length", "layers", "width", "heads", "feedforward", "head", "vocabulary", "pooling"):
+        assert getattr(ours.model, field) == getattr(theirs.model, field), field
+    assert ours.model.dropout == theirs.model.dropout
+    assert ours.model.attention_dropout == theirs.model.attention_dropout
+    assert (ours.model.attention.window, ours.model.attention.rank) == (8, 32)
 
 
-def test_dropout_depends_on_the_step_alone():
-    trainer = Trainer(replace(SMALL, dropout=0.5))
+def test_settings_that_mean_nothing_in_jax_are_refused(small, tmp_path):
+    changes = dict(
+        optimizer=Muon(),
+        model=SequenceConfig(LongShort(2, 2), classes=10),
+        task=lra.listops().task,
+        clip=1.0,
+        average=0.9,
+        accumulate=2,
+        precision="bf16",
+        compile=True,
+        graph=True,
+        starts_from=replace(small, name="before"),
+    )
+    for name, value in changes.items():
+        with pytest.raises(ValueError, match=f"^{name} must be .* in JAX, got "):
+            fit(replace(small, **{name: value}), tmp_path)
+    assert not [*tmp_path.iterdir()]
+    check_run(replace(small, optimizer=AdamW(weight_decay=0.1)))
+
+
+def test_dropout_depends_on_the_step_alone(small):
+    trainer = Trainer(replace(small, schedule=Schedule(), model=replace(small.model, dropout=0.5)))
     tokens, labels = jnp.ones((8, 24), int), jnp.zeros(8, int)
     losses, begun = [], {name: value.copy() for name, value in trainer.arrays.items()}
-    for number in (1, 1, 2):
+    for step in (1, 1, 2):
         trainer.restore(begun)
-        losses.append(float(trainer.learn(number, tokens, labels)))
+        losses.append(float(trainer.learn(step, tokens, labels)))
     assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_second_training_in_a_folder_is_refused(small, tmp_path):
+    with RunFolder(tmp_path / NAME).locked(), pytest.raises(TrainingError, match=f"another process .*{NAME}"):
+        fit(small, tmp_path)
 
 
 def test_the_command_line(lists, tmp_path, capsys):
@@ -202,11 +284,11 @@ def test_the_command_line(lists, tmp_path, capsys):
     told = capsys.readouterr().out
     assert told.startswith("test: ") and "jax.listops.full.seed0" in told
     for changes, message in (
-        ([], "holds a run"),
+        ([], "jax.listops.full.seed0 holds a run already"),
         (["--steps", "0"], "steps must be at least 1, got 0"),
         (["--attention", "0,0"], "both 0"),
         (["--attention", "poem"], "there is no attention 'poem'; there are WINDOW,RANK such as '8,32', and full,"),
-        (["--seed", "1", "--batch", "0"], "batch must be at least 1, got 0"),
+        (["--seed", "1", "--batch", "0"], "sequences must be at least 1, got 0"),
         (["--seed", "1", "--data", str(tmp_path / "none")], "none has no basic_train.tsv"),
         (["--seed", "1", "--batch", "100"], "a batch of 100 cannot be taken from 64 examples"),
     ):
@@ -214,9 +296,23 @@ def test_the_command_line(lists, tmp_path, capsys):
         *_, last = capsys.readouterr().err.splitlines()
         assert last.startswith("longshort.jax: ") and message in last
     assert [path.name for path in tmp_path.iterdir()] == ["jax.listops.full.seed0"]
-    (tmp_path / "jax.listops.full.seed0" / "last.safetensors").write_bytes(b"broken")
+    assert command_line(train.main, "train", ["text", "--brackets"]) == 1
+    assert "brackets" in capsys.readouterr().err
+    (RunFolder(tmp_path / "jax.listops.full.seed0").checkpoints.last() / STATE).write_bytes(b"broken")
     assert command_line(train.main, "train", [*run, "--resume"]) == 1
-    assert "last.safetensors cannot be read" in capsys.readouterr().err
+    assert f"step_00000002 is corrupt: {STATE}" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("file", ["run.json", "checkpoint.json", STATE])
+def test_a_damaged_file_is_named_in_one_line(whole, small, tmp_path, file):
+    folder = RunFolder(tmp_path / NAME)
+    shutil.copytree(whole.folder, folder.path)
+    damaged = folder.record if file == "run.json" else folder.checkpoints.last() / file
+    damaged.write_bytes(b"{broken")
+    with pytest.raises((TrainingError, ValueError)) as error:
+        fit(small, tmp_path, resume=True)
+    (line,) = str(error.value).splitlines()
+    assert str(damaged.parent) in line and file in line
 
 
 def test_steps_are_timed_and_written(tmp_path, monkeypatch, capsys):

@@ -1,12 +1,11 @@
-"""Time and memory of training steps in JAX, at the sizes of the paper's JAX table (those of the Long Range Arena's own
-code), long-short attention beside others, in one run:
+"""Time and memory of training steps in JAX, long-short attention beside others, at the sizes of the paper's JAX table
+(those of the Long Range Arena's own code):
 
 python -m longshort.lab.jax.bench
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -23,10 +22,11 @@ from flax import nnx
 from rich.console import Console
 from rich.table import Table
 
-from longshort.lab.runs.files import whole_file
 from longshort.jax.sequence import PairClassifier, SequenceClassifier, SequenceConfig
 from longshort.jax.specs import AttentionSpec, Full, Linformer, Local, LongShort, Performer
-from longshort.lab.jax.train import command_line, device
+from longshort.lab.jax.train import command_line
+from longshort.lab.jax.trainer import device
+from longshort.lab.runs.files import write_json
 
 SIZES = {
     "listops": SequenceConfig(
@@ -58,7 +58,8 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Measured:
-    """A training step, the median of its repeats; memory: beside inputs and outputs, as the compiler plans it."""
+    """A training step. ms: the median of its repeats. mib: memory beside inputs and outputs, as the compiler plans it.
+    failed: why there are no numbers."""
 
     size: str
     attention: str
@@ -69,7 +70,7 @@ class Measured:
 
 def measure(size: str, attention: str, batch: int, repeats: int, dtype: str) -> Measured:
     try:
-        step, state = made(size, ATTENTIONS[attention], batch, dtype)
+        step, state = build_step(size, ATTENTIONS[attention], batch, dtype)
         compiled = step.lower(*state).compile()
         mib = compiled.memory_analysis().temp_size_in_bytes / 2**20
         times = []
@@ -82,8 +83,8 @@ def measure(size: str, attention: str, batch: int, repeats: int, dtype: str) -> 
     return Measured(size, attention, 1e3 * statistics.median(times[1:]), mib)
 
 
-def made(size: str, spec: AttentionSpec, batch: int, dtype: str) -> tuple[Any, tuple[Any, ...]]:
-    """A compiled function of weights, optimizer state and a batch, and these; all tokens are real ones."""
+def build_step(size: str, spec: AttentionSpec, batch: int, dtype: str) -> tuple[Any, tuple[Any, ...]]:
+    """A step to be compiled, and its arguments: weights, optimizer state and a batch without padding."""
     config = replace(SIZES[size], attention=spec, dtype=dtype)
     kind = PairClassifier if size == "retrieval" else SequenceClassifier
     parts: Any = nnx.split(kind(config, rngs=nnx.Rngs(0)), nnx.Param, ...)
@@ -109,13 +110,13 @@ def made(size: str, spec: AttentionSpec, batch: int, dtype: str) -> tuple[Any, t
     return step, (weights, optimizer.init(weights), labels, *texts)
 
 
-def table(found: Sequence[Measured], batch: int, dtype: str) -> Table:
+def table(results: Sequence[Measured], batch: int, dtype: str) -> Table:
     title = f"A training step, {batch} sequences, {dtype}, on {device()}"
     lines = Table(title=title, title_justify="left")
     for column in ("size", "attention", "ms", "of full's", "MiB", "paper, s (A100)"):
         lines.add_column(column, justify="left" if column in ("size", "attention") else "right")
-    full = {each.size: each.ms for each in found if each.attention == "full"}
-    for each in found:
+    full = {each.size: each.ms for each in results if each.attention == "full"}
+    for each in results:
         ratio = full.get(each.size)
         lines.add_row(
             each.size,
@@ -155,15 +156,14 @@ def main(
         raise ValueError(f"out must be a file, and {out} is a folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     console = Console(width=max(Console().width, 100))
-    found: list[Measured] = []
+    results: list[Measured] = []
     with console.status("compiling") as status:
         for size, name in cases:
             status.update(f"{size}, {name}")
-            found.append(measure(size, name, batch, repeats, dtype))
+            results.append(measure(size, name, batch, repeats, dtype))
             facts = {"batch": batch, "dtype": dtype, "device": device(), "jax": jax.__version__}
-            with whole_file(out) as file:
-                file.write(json.dumps({**facts, "steps": [asdict(each) for each in found]}, indent=1).encode())
-    console.print(table(found, batch, dtype))
+            write_json(out, {**facts, "steps": [asdict(each) for each in results]})
+    console.print(table(results, batch, dtype))
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
