@@ -94,9 +94,9 @@ def main(steps: int, tokens: int) -> float:
     given, labels = batch(tokenizer, 1, tokens, chance)
     with torch.no_grad():
         found = model.eval()(**given).logits.argmax(2)
-    judged = labels != IGNORED
-    right = (found == labels)[judged].float().mean().item()
-    meant, marked = (labels == MEANT)[judged].sum().item(), (found == MEANT)[judged].sum().item()
+    counted = labels != IGNORED
+    right = (found == labels)[counted].float().mean().item()
+    meant, marked = (labels == MEANT)[counted].sum().item(), (found == MEANT)[counted].sum().item()
     both = ((found == MEANT) & (labels == MEANT)).sum().item()
     name = tokenizer.decode(given["input_ids"][0, 1])
     print(f"a document of {given['input_ids'].shape[1]:,} tokens about {name}: {meant} mentions")

@@ -105,11 +105,11 @@ def convert(
     )
     longest = original.config.max_position_embeddings - first_position(original.config)
     pieces = pieces_of(manual() if text is None else text, tokenizer, min(longest, max_length))
-    begin, judge = pieces.chunk(2)
+    begin, unseen = pieces.chunk(2)
     start(model.base_model, original.base_model, begin, seed)
-    fitting = judge[:, : window + global_tokens]
-    judged = [fitting, judge] if window and fitting.shape[1] < judge.shape[1] else [judge]
-    moved = tuple(how_far(model.base_model, original.base_model, part) for part in judged)
+    fitting = unseen[:, : window + global_tokens]
+    parts = [fitting, unseen] if window and fitting.shape[1] < unseen.shape[1] else [unseen]
+    moved = tuple(how_far(model.base_model, original.base_model, part) for part in parts)
     tokenizer.model_max_length = max_length
     return Converted(model, tokenizer, moved)
 

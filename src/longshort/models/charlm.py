@@ -17,7 +17,7 @@ from longshort.nn.blocks import FeedForward
 from longshort.serial import registered
 
 Caches = tuple[CausalCache, ...]
-PER_KIND = 16  # times that a block may be compiled: without a cache, with one, to train, to judge
+PER_KIND = 16  # times that a block may be compiled: without a cache, with one, to train, to evaluate
 
 
 @registered("CharLMConfig")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from longshort.nn.grid import resized
 from longshort.nn.image import EPS, Stage, stretched
 
-PER_STAGE = 8  # times that a block may be compiled: to train, to judge, for a few sizes
+PER_STAGE = 8  # times that a block may be compiled: to train, to evaluate, for a few sizes
 
 
 class Pyramid(nn.Module):

@@ -41,7 +41,7 @@ def test_labels_are_the_order_of_the_classes(source):
     assert source.name == "data"
 
 
-def test_a_class_that_is_judged_alone_is_refused(source):
+def test_a_class_that_is_evaluated_alone_is_refused(source):
     as_folder(source.path, {"val/yellow/1.png": encoded(picture("red", 0))})
     with pytest.raises(ValueError, match=r"yellow/1\.png is of a class that is not known, 'yellow' \(1 such classes\)"):
         source.splits()
@@ -158,7 +158,7 @@ def test_in_the_place_of_a_broken_picture_stands_the_next(some_broken, caplog):
         training_chunk(some_broken, np.array([1, 2]), 8, (0,))
 
 
-def test_broken_pictures_are_not_judged(some_broken):
+def test_broken_pictures_are_not_evaluated(some_broken):
     chunk = evaluation_chunk(some_broken, np.arange(5), Middle(8, 1.0))
     assert chunk.which.tolist() == [0, 4] and len(chunk.images) == 2 and len(chunk.broken) == 3
     none = evaluation_chunk(some_broken, np.array([1, 2]), Middle(8, 1.0))

@@ -105,7 +105,7 @@ def test_each_picture_gets_its_own_operation():
         assert (number == -1) == torch.equal(alone, x[i : i + 1])
 
 
-def test_nothing_is_what_is_judged_by():
+def test_nothing_is_what_is_evaluated_by():
     images = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8)
     draws = NOTHING.draw(3, 8, np.random.default_rng(0))
     found = augmented(images, draws)

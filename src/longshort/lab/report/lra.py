@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import cache
+from typing import Any
 
 from rich.console import Console
 
@@ -13,7 +14,6 @@ from longshort.lab.recipes.lra_table import LINES, RETRIEVAL, Line
 from longshort.lab.report.runs import Wish, check_trained, tell, time_steps, timed, train_all
 from longshort.lab.report.table import Found, markdown
 from longshort.lab.runs.files import write_json
-from longshort.lab.tasks import PairClassification
 from longshort.lab.train import TrainingError
 from longshort.serial import read_json
 
@@ -66,10 +66,10 @@ class Data:
                 self.missing[line.task.name] = str(error)
                 console.print(f"{line.task.name}: {error}", highlight=False, soft_wrap=True)
                 continue
-            if line.task == RETRIEVAL and isinstance(task, PairClassification):
+            if line.task == RETRIEVAL:
                 self.measure_overlap(task)
 
-    def measure_overlap(self, task: PairClassification) -> None:
+    def measure_overlap(self, task: Any) -> None:
         """How far words alone tell the pairs of Retrieval apart: what a model's accuracy is to be seen beside."""
         path = self.wish.out / "overlap.json"
         if path.exists() and read_json(path, "measure of overlap")["data"] == task.fingerprint():

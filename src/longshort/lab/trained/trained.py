@@ -19,13 +19,12 @@ from huggingface_hub import hf_hub_download
 from torch import nn
 
 import longshort.baselines
-import longshort.lab.tasks  # noqa: F401  so may its tasks and data
+import longshort.lab.tasks  # noqa: F401
 from longshort.lab.data.images import Middle
 from longshort.lab.data.source import moved
 from longshort.lab.runs.checkpoints import META, Which, check, read_facts
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.run import Run
-from longshort.lab.tasks.images import ImageClassification
 from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig
 from longshort.lab.trained.weights import Buildable, build, load_weights
 from longshort.models import CharLM, CvT, PairClassifier, SequenceClassifier, ViL
@@ -178,7 +177,7 @@ class Trained:
     def view(self, model: nn.Module) -> Any:
         """How a vision model likes to see pictures: as in its training; without a run as in the paper, at 224 the
         middle seven eighths, at larger sizes the whole square."""
-        if self.run is not None and isinstance(self.run.task, ImageClassification):
+        if self.run is not None:
             return self.run.task.view
         side = getattr(model.config, "size", (224,))[0]
         return Middle(side, 0.875 if side <= 224 else 1.0)
