@@ -17,7 +17,7 @@ from longshort.lab.runs.checkpoints import META, Checkpoints
 from longshort.lab.runs.log import read_log
 from longshort.lab.tasks import LanguageModelling
 from longshort.lab.train import AdamW, Muon, Run, Schedule, StoppedError, train
-from longshort.lab.train.fit import Loop
+from longshort.lab.train.fit import TorchLoop
 from longshort.models.charlm import CharLMConfig
 
 MODEL = CharLMConfig(layers=1, width=16, heads=2, feedforward=32, window=8, segment=4, dropout=0.1, memory=16)
@@ -175,14 +175,14 @@ def same_weights(a, b, tolerance=0.0):
 
 def stop_before(patch, step):
     """A training stops before this step, without saving it."""
-    update = Loop.update
+    update = TorchLoop.update
 
     def stops(loop, rate):
         if loop.step == step:
             raise StoppedError("here")
         return update(loop, rate)
 
-    patch(Loop, "update", stops)
+    patch(TorchLoop, "update", stops)
 
 
 def before_call(patch, owner, name, n, act):

@@ -11,7 +11,7 @@ from longshort.lab.bench.step import WARM, measured_step
 from longshort.lab.data.listops import ListOps
 from longshort.lab.tasks import Classification
 from longshort.lab.train import Run
-from longshort.lab.train.fit import Loop
+from longshort.lab.train.fit import TorchLoop
 from longshort.models.sequence import SequenceConfig
 from longshort.nn.spec import LongShort
 
@@ -41,7 +41,7 @@ def test_nothing_is_left_when_it_fails(folders, monkeypatch):
     def fails(loop, rate):
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(Loop, "update", fails)
+    monkeypatch.setattr(TorchLoop, "update", fails)
     with pytest.raises(RuntimeError, match="no memory"):
         measured_step(RUN, steps=3, cpu=True)
     assert [list(folder.iterdir()) for folder in folders] == [[], []]
@@ -61,7 +61,7 @@ def test_it_is_the_mean_of_the_steps_that_count(steps, warm, monkeypatch):
         asked.append(len(done))
         return 100.0 + 0.5 * len(asked)
 
-    monkeypatch.setattr(Loop, "update", lambda loop, rate: done.append(rate))
+    monkeypatch.setattr(TorchLoop, "update", lambda loop, rate: done.append(rate))
     monkeypatch.setattr(Classification, "evaluators", lambda *_: pytest.fail("no evaluation belongs to a step"))
     monkeypatch.setattr(step, "time", SimpleNamespace(perf_counter=clock))
     assert measured_step(RUN, steps=steps, cpu=True).ms == pytest.approx(500 / steps)
@@ -70,14 +70,14 @@ def test_it_is_the_mean_of_the_steps_that_count(steps, warm, monkeypatch):
 
 def test_a_step_of_it_is_a_step_of_the_training(monkeypatch):
     """Data, forward and backward pass, optimizer."""
-    seen, update = [], Loop.update
+    seen, update = [], TorchLoop.update
 
     def watched(loop, rate):
         before = [p.detach().clone() for p in loop.model.parameters()]
         tokens = update(loop, rate)
         seen.append((tokens, sum(int((p != b).any()) for p, b in zip(loop.model.parameters(), before, strict=True))))
 
-    monkeypatch.setattr(Loop, "update", watched)
+    monkeypatch.setattr(TorchLoop, "update", watched)
     measured_step(RUN, steps=2, cpu=True)
     assert [tokens for tokens, _ in seen] == [RUN.task.size(RUN.task.batch(i, 0, 1)) for i in range(4)]
     assert all(changed > 10 for _, changed in seen)

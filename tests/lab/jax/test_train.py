@@ -129,11 +129,12 @@ def test_it_follows_the_training_of_pytorch(small, weight_decay):
     for step in range(6):
         tokens, labels = run.task.batch(step)
         loss = F.cross_entropy(theirs(torch.from_numpy(tokens)), torch.from_numpy(labels))
-        set_rate(optimizer, run.schedule.factor(step, 6))
+        rate = run.schedule.factor(step, 6)
+        set_rate(optimizer, rate)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert trainer.learn(step, tokens, labels) == pytest.approx(loss.item(), abs=2e-5)
+        assert trainer.learn(step, rate, tokens, labels) == pytest.approx(loss.item(), abs=2e-5)
     ours = to_torch(trainer.model(trainer.weights))
     for name, p in theirs.named_parameters():
         np.testing.assert_allclose(ours[name], p.detach(), atol=2e-4, err_msg=name)  # of steps of 1e-2
@@ -268,7 +269,7 @@ def test_dropout_depends_on_the_step_alone(small):
     losses, begun = [], {name: value.copy() for name, value in trainer.arrays.items()}
     for step in (1, 1, 2):
         trainer.restore(begun)
-        losses.append(float(trainer.learn(step, tokens, labels)))
+        losses.append(float(trainer.learn(step, 1.0, tokens, labels)))
     assert losses[0] == losses[1] != losses[2]
 
 

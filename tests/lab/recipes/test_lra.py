@@ -15,8 +15,6 @@ from longshort.lab.data.cifar10 import Cifar10
 from longshort.lab.data.imdb import Imdb
 from longshort.lab.data.listops import VOCABULARY, ListOps
 from longshort.lab.data.pathfinder import Pathfinder
-from longshort.models.sequence import PairConfig, SequenceConfig
-from longshort.nn.spec import LongShort
 from longshort.lab.recipes import RECIPES
 from longshort.lab.recipes.lra import (
     ATTENTIONS,
@@ -30,10 +28,14 @@ from longshort.lab.recipes.lra import (
     text_modern,
 )
 from longshort.lab.recipes.lra_table import LINES, LISTOPS, TEXT, TEXT_PAPER, Line
-from longshort.serial import as_json, from_json
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.tasks import Classification, MaskedModelling, PairClassification
 from longshort.lab.train import AdamW, Schedule
-from longshort.lab.train.fit import Loop
+from longshort.lab.train.fit import TorchLoop
+from longshort.lab.train.processes import Processes
+from longshort.models.sequence import PairConfig, SequenceConfig
+from longshort.nn.spec import LongShort
+from longshort.serial import as_json, from_json
 
 RELEASED = {  # steps, warm-up, tokens, dropout, classes
     listops: (5_000, 1_000, 2_000, 0.0, 10),
@@ -102,7 +104,7 @@ def test_attentions_have_names():
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_what_counts_padding_is_judged_with_as_much_as_it_was_trained_with(name):
+def test_what_counts_padding_is_evaluated_with_as_much_as_it_was_trained_with(name):
     assert listops(name).task.pads_alike == ATTENTIONS[name].counts_padding
     assert listops("nystromformer").task.pads_alike and not listops("8,32").task.pads_alike
 
@@ -190,7 +192,8 @@ def write_lists(folder):
 def test_other_seeds_begin_with_other_weights_and_examples(tmp_path):
     def begun(seed, out):
         run = listops(data=write_lists(tmp_path / "lists"), seed=seed)
-        loop = Loop(run, tmp_path / out, resume=False, cpu=True, parallel="ddp", console=Console(quiet=True))
+        processes = Processes("fp32", cpu=True)
+        loop = TorchLoop(run, RunFolder(tmp_path / out), processes, resume=False, console=Console(quiet=True))
         return {name: t.clone() for name, t in loop.model.state_dict().items()}, run.task.batch(0, 0, 1)[0][0]
 
     first, again, other = begun(0, "a"), begun(0, "b"), begun(1, "c")

@@ -48,7 +48,7 @@ from longshort.lab.train import (
     TrainingError,
     train,
 )
-from longshort.lab.train.fit import Loop
+from longshort.lab.train.fit import TorchLoop
 from longshort.models.charlm import CharLM
 from longshort.serial import as_json, from_json
 
@@ -370,7 +370,7 @@ def test_a_chain_goes_on_in_its_middle(tmp_path, monkeypatch):
 
 def test_a_signal_in_the_last_step_of_a_run_stops_the_next(tmp_path, monkeypatch):
     chain = points(name="second", starts_from=points(name="first"))
-    before_call(monkeypatch.setattr, Loop, "save", 3, send(signal.SIGTERM))
+    before_call(monkeypatch.setattr, TorchLoop, "save", 3, send(signal.SIGTERM))
     with pytest.raises(StoppedError, match="step 1"):
         do(chain, tmp_path)
     assert checkpoints(chain.chain[0], tmp_path).steps()[-1] == 6

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.train import Run
-from longshort.lab.train.fit import Loop
+from longshort.lab.train.fit import TorchLoop
 from longshort.lab.train.processes import Processes
 
 WARM = 20  # steps before those that count: they compile and capture
@@ -34,7 +34,7 @@ def measured_step(run: Run, *, steps: int = 200, cpu: bool = False) -> Step:
         quiet = Console(file=StringIO())
         alone = replace(run, starts_from=None)  # whatever its weights are, a step is a step
         processes = Processes(run.precision, cpu=cpu)
-        loop = Loop(alone, RunFolder(Path(folder) / run.name), processes, resume=False, console=quiet)
+        loop = TorchLoop(alone, RunFolder(Path(folder) / run.name), processes, resume=False, console=quiet)
         for _ in range(min(WARM, steps)):
             loop.update(1.0)
         gpu = loop.processes.device.type == "cuda"
@@ -52,6 +52,6 @@ def measured_step(run: Run, *, steps: int = 200, cpu: bool = False) -> Step:
     return Step(1e3 * taken / steps, mib)
 
 
-def wait(loop: Loop) -> None:
+def wait(loop: TorchLoop) -> None:
     if loop.processes.device.type == "cuda":
         torch.cuda.synchronize()

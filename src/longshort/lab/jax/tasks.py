@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,10 @@ class Labels:
     sequences: int = 32
     order: int = 0
     evaluation_batch: int = 250
+
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    unit: ClassVar[str] = "tokens"
 
     def __post_init__(self) -> None:
         for name in ("length", "sequences", "evaluation_batch"):

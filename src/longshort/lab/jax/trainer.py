@@ -74,9 +74,9 @@ class Trainer:
         updates, state = self.optimizer(rate).update(grads, state, weights)
         return optax.apply_updates(weights, updates), state, value
 
-    def learn(self, step: int, tokens: Any, labels: Any) -> Array:
-        """Update number `step`, from 0; its loss."""
-        rate = self.run.optimizer.lr * self.run.schedule.factor(step, self.run.steps)
+    def learn(self, step: int, rate: float, tokens: Any, labels: Any) -> Array:
+        """Update number `step`, from 0, at this share of the peak rate; its loss."""
+        rate *= self.run.optimizer.lr
         self.weights, self.state, loss = self.compiled_update(self.weights, self.state, rate, step + 1, tokens, labels)
         return loss
 

@@ -1,10 +1,8 @@
-"""The loop: one for all tasks, on one process or many; it knows a Run and the Task protocol, nothing else."""
+"""Training in PyTorch: one loop for all tasks, which knows a Run and the Task protocol, nothing else."""
 
 from __future__ import annotations
 
 import gc
-import math
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -19,11 +17,11 @@ from torch import Tensor, nn
 
 from longshort.graphs import Step
 from longshort.lab.evaluate import evaluate, means
-from longshort.lab.runs.errors import CheckpointError, DivergedError, StoppedError, TrainingError
+from longshort.lab.runs.errors import CheckpointError, TrainingError
 from longshort.lab.runs.folder import RunFolder
-from longshort.lab.runs.log import Log, clock
+from longshort.lab.runs.loop import Loop
 from longshort.lab.runs.run import Run
-from longshort.lab.runs.signals import Left, Stop
+from longshort.lab.runs.signals import Stop
 from longshort.lab.train.average import Average
 from longshort.lab.train.graph import Gradients
 from longshort.lab.train.optimizer import build_optimizer, set_rate
@@ -68,8 +66,9 @@ def train(
             processes = Processes(each.precision, cpu=cpu, parallel=parallel)
             folder = folders[each.name]
             with locked(folder, processes):
-                loop = Loop(each, folder, processes, resume=resume, console=console)
-                result = loop.go(stop)
+                loop = TorchLoop(each, folder, processes, resume=resume, console=console)
+                loop.go(stop)
+                result = loop.finish()
                 del loop
             gc.collect()  # it refers to itself, and its memory is needed
     return result
@@ -100,130 +99,44 @@ def locked(folder: RunFolder, processes: Processes) -> Iterator[None]:
         yield
 
 
-class Loop:
-    """One run under way. What a checkpoint must hold is what changes here from step to step."""
+class TorchLoop(Loop):
+    """On one process or many. What a checkpoint must hold is what changes here from step to step."""
+
+    advice = "a lower learning rate, a longer warm-up or clip=1.0"
 
     def __init__(self, run: Run, folder: RunFolder, processes: Processes, *, resume: bool, console: Console) -> None:
-        self.run, self.folder, self.processes, self.console = run, folder, processes, console
+        super().__init__(run, folder, resume=resume, console=console, first=processes.first)
+        self.processes = processes
         self.parts = processes.count * run.accumulate
-        start = folder.start(run, resume=resume, say=self.say)
-
-        self.data = run.task.fingerprint()
+        self.writer = curves
         set_seed(run.seed)  # the same weights in every process
-        model = build(run.model, start)
+        model = build(run.model, self.start)
         self.beside = files_beside(run.model, model)
-        if run.starts_from is not None and start is None:
+        if run.starts_from is not None and self.start is None:
             out = folder.path.parent
             before = RunFolder(out / run.starts_from.name).checkpoints.last()
             if before is None:
                 raise TrainingError(f"{run.name} starts from {run.starts_from.name}, which has no checkpoint in {out}")
             alike = type(run.starts_from.model) is type(run.model)  # else what they share, such as an encoder
             load_weights(before, model, strict=alike)
-        if run.compile and self.processes.device.type == "cuda":
+        if run.compile and processes.device.type == "cuda":
             torch.compiler.reset()  # what another run was compiled for
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # whether to use them is the user's choice
             model.compile(dynamic=False)
-        self.model = self.processes.spread(model)
+        self.model = processes.spread(model)
         self.optimizer = build_optimizer(run.optimizer, model)
         self.average = None if run.average is None else Average(self.model, run.average)
         self.compute: Step = self.forward_backward
-        alone = self.processes.device.type == "cuda" and self.parts == 1
+        alone = processes.device.type == "cuda" and self.parts == 1
         if run.graph and alone:
             self.compute = Gradients(self.forward_backward, model)
-        set_seed(run.seed + 1 + self.processes.index)  # other dropout in every process
-
-        self.step = 0
+        set_seed(run.seed + 1 + processes.index)  # other dropout in every process
         self.carries: list[Any] = [None] * run.accumulate
-        self.loss_sum: Tensor = torch.zeros((), device=self.processes.device)  # since the last line of the log
+        self.loss_sum: Tensor = torch.zeros((), device=processes.device)  # since the last line of the log
         self.loss_count = 0
-        self.last_loss = math.nan
-        self.metrics: dict[str, float] = {}
-        self.best_step, self.best = 0, math.inf
-        self.evaluated = 0  # the step of the last evaluation
-        self.seconds = 0.0
-        if start is not None:
-            self.load(start)
-        if processes.first:
-            folder.prepare(run)
-
-    def say(self, text: str) -> None:
-        if self.processes.first:
-            self.console.print(text, highlight=False, soft_wrap=True)
-
-    def go(self, stop: Stop) -> Result:
-        run, first = self.run, self.processes.first
-        if self.step < run.steps or self.owes:
-            log = Log(
-                self.folder.path,
-                run.name,
-                run.steps,
-                step=self.step,
-                owes=self.owes,
-                quiet=not first,
-                console=self.console,
-                writer=curves,
-            )
-            stop.saves = True
-            try:
-                self.loop(log, stop)
-            finally:
-                stop.saves = False
-                log.close()
-        else:
-            self.say(f"{run.name} was finished before, in {self.folder.path}")
-        result = self.result()
-        if first:
-            self.folder.write_result({**vars(result), "folder": str(result.folder)})
-        return result
-
-    def loop(self, log: Log, stop: Stop) -> None:
-        run = self.run
-        began, seen, lap = time.monotonic() - self.seconds, 0, time.monotonic()
-        if self.owes:  # left out by a stop, or due by settings that changed
-            try:
-                self.evaluate_and_note(log, stop)
-            except Left:
-                raise StoppedError(f"stopped at step {self.step:,}, which was saved before") from None
-            if self.processes.first:
-                self.folder.checkpoints.amend(self.step, self.evaluation)
-            lap = time.monotonic()
-        while self.step < run.steps:
-            rate = run.schedule.factor(self.step, run.steps)
-            seen += self.update(rate)
-            logs, last = self.step % run.log_every == 0, self.step == run.steps
-            if logs or last:
-                loss, speed = self.mean_loss(), seen / (time.monotonic() - lap)
-                self.seconds = time.monotonic() - began
-                numbers = {"loss": loss, "rate": rate, f"{run.task.unit}_per_second": speed, "seconds": self.seconds}
-                log.numbers(self.step, **numbers)
-                log.progress(self.step, f"loss {loss:.4f}{self.told()}  {speed:,.0f} {run.task.unit}/s")
-                seen, lap = 0, time.monotonic()
-            else:
-                log.move(self.step)
-            stopping = self.stopping(stop, logs or last)
-            better = False
-            pause = time.monotonic()
-            if self.owes and not stopping:
-                try:
-                    better = self.evaluate_and_note(log, stop)
-                except Left:
-                    stopping = True
-            if last or better or stopping or self.step % run.save_every == 0:
-                self.seconds = time.monotonic() - began
-                self.save()
-            lap += time.monotonic() - pause  # the speed is that of training
-            if stopping:
-                left = "; its evaluation is left for later" if self.owes else ""
-                raise StoppedError(f"stopped at step {self.step:,}, which is saved{left}")
-        best = "" if self.best_step in (0, run.steps) else f" (best at step {self.best_step:,})"
-        log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.told()}{best}, {self.folder.path}")
-
-    def told(self) -> str:
-        """The last evaluation."""
-        return "".join(f"  {name} {value:.4f}" for name, value in self.metrics.items())
+        self.begin()
 
     def update(self, rate: float) -> int:
-        """One step of the optimizer. How much it learned from, in all processes."""
         run, processes = self.run, self.processes
         set_rate(self.optimizer, rate)
         self.model.train()
@@ -254,39 +167,22 @@ class Loop:
         (loss / self.run.accumulate).backward()
         return loss.detach().float(), carry
 
-    def mean_loss(self) -> float:
-        """Over the steps since the last line of the log, and over processes."""
+    def take_losses(self) -> tuple[float, float]:
         total, count = self.processes.total([self.loss_sum.item(), float(self.loss_count)])
         self.loss_sum.zero_()
         self.loss_count = 0
-        self.last_loss = total / count
-        if not math.isfinite(self.last_loss):
-            raise self.diverged(f"the loss is {self.last_loss}")
-        return self.last_loss
+        return total, count
 
-    def stopping(self, stop: Stop, asks: bool) -> bool:
-        """Whether all should stop: asked when the log is written, since every process must come to know it."""
+    def stopping(self, stop: Stop, logged: bool) -> bool:
+        """Several processes ask each other when the log is written, since every one must come to know it."""
         if self.processes.count == 1:
             return stop.wanted
-        return asks and self.processes.any(stop.wanted)
-
-    @property
-    def owes(self) -> bool:
-        """Whether an evaluation is due, and was not made."""
-        due = self.step == self.run.steps or (self.step > 0 and self.step % self.run.evaluate_every == 0)
-        return due and self.evaluated != self.step
-
-    def evaluate_and_note(self, log: Log, stop: Stop) -> bool:
-        """Whether the model is better than it was."""
-        with log.doing("evaluating"):
-            better = self.evaluate(stop)
-        log.numbers(self.step, **self.metrics)
-        return better
+        return logged and self.processes.any(stop.wanted)
 
     @torch.no_grad()
-    def evaluate(self, stop: Stop) -> bool:
-        """Whether the model is better than it was. A signal leaves it, unless other processes would wait."""
-        task, processes = self.run.task, self.processes
+    def measure(self, stop: Stop) -> dict[str, float]:
+        """A signal leaves it, unless other processes would wait."""
+        processes = self.processes
         self.model.eval()
         states = random_states()
         try:
@@ -296,29 +192,17 @@ class Loop:
                 torch.compiler.set_stance("force_eager"),  # other shapes, seldom: not worth compiling
                 stop.leaving(processes.count == 1),
             ):
-                self.metrics = means(evaluate(model, task.evaluators("dev"), processes))
+                return means(evaluate(model, self.run.task.evaluators("dev"), processes))
         finally:
             set_random_states(states)  # how often a run is evaluated does not change it
-        score = self.metrics[task.metric] * (-1 if task.higher_is_better else 1)
-        better = score < self.best
-        if better:
-            self.best, self.best_step = score, self.step
-        self.evaluated = self.step
-        return better
 
-    def save(self) -> None:
+    def is_finite(self) -> bool:
         norms = torch._foreach_norm([p.detach() for p in self.model.parameters()])
         finite = [torch.isfinite(t) for t in (self.loss_sum, *norms)]  # all, since with fsdp each asks all processes
-        if self.processes.any(not all(finite)):
-            raise self.diverged("the loss or weights are no numbers any more")
+        return not self.processes.any(not all(finite))
+
+    def write(self, facts: dict[str, Any]) -> None:
         own = dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
-        facts = dict(
-            run=self.run.name,
-            data=self.data,
-            last_loss=self.last_loss,
-            seconds=self.seconds,
-            **self.evaluation,
-        )
         save_state(
             self.folder.checkpoints,
             self.step,
@@ -331,41 +215,21 @@ class Loop:
             self.average,
         )
 
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """Of all that a checkpoint notes, what an evaluation changes."""
-        return dict(best_step=self.best_step or None, best=self.best, metrics=self.metrics, evaluated=self.evaluated)
-
-    def load(self, path: Path) -> None:
+    def read(self, path: Path) -> dict[str, Any]:
         facts, own = load_state(path, self.model, self.optimizer, self.processes, self.average)
-        self.step, self.metrics, self.seconds = facts["step"], facts["metrics"], facts["seconds"]
-        self.evaluated = facts["evaluated"]
-        unfinished = self.step < self.run.steps or self.owes
-        if unfinished and facts["data"] != self.data:
-            raise TrainingError(
-                f"the data is not what {self.folder.path} had at step {facts['step']:,}, and a run goes on with "
-                "what it began with. Say where that is (run.json has it), restore it, or give another --out."
-            )
-        self.best_step, self.best, self.last_loss = facts["best_step"] or 0, facts["best"], facts["last_loss"]
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
         if len(self.carries) != self.run.accumulate:
             raise CheckpointError(
                 f"checkpoint {path} is of a run with accumulate {len(self.carries)}, and now it is "
                 f"{self.run.accumulate}: each part of a batch has its own part of the text"
             )
-        if self.step > self.run.steps:
-            raise TrainingError(f"{path} is of step {self.step:,}, and the run has {self.run.steps:,} steps")
+        return facts
 
-    def diverged(self, what: str) -> DivergedError:
-        last = self.folder.checkpoints.last()
-        left = "there is no earlier checkpoint" if last is None else f"the last good checkpoint is {last}"
-        return DivergedError(
-            f"{what} at step {self.step:,} (or up to {self.run.log_every} steps before); {left}. "
-            "Another run with a lower learning rate, a longer warm-up or clip=1.0 may help."
-        )
-
-    def result(self) -> Result:
-        return Result(self.folder.path, self.step, self.last_loss, self.metrics, self.best_step, self.seconds)
+    def finish(self) -> Result:
+        result = Result(self.folder.path, self.step, self.last_loss, self.metrics, self.best_step, self.seconds)
+        if self.first:
+            self.folder.write_result({**vars(result), "folder": str(result.folder)})
+        return result
 
 
 def curves(folder: Path, step: int) -> Any:
