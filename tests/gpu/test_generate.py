@@ -7,8 +7,8 @@ import torch
 
 from longshort import generate as sampling
 from longshort.generate import Sampling, generate
-from longshort.models import CharLM, CharLMConfig
 from longshort.graphs import Replay
+from longshort.models import CharLM, CharLMConfig
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from longshort.graphs import Replay
+from longshort.lab.train.graph import Gradients
 from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
 from longshort.nn.spec import Full, LongShort
 from longshort.ops.packed import packable, packed_attention
-from longshort.graphs import Replay
-from longshort.lab.train.graph import Gradients
 
 pytestmark = [
     pytest.mark.gpu,

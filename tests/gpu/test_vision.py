@@ -7,9 +7,9 @@ import pytest
 import torch
 from pictures import CVT, VIL
 
+from longshort.lab.train.graph import Gradients
 from longshort.models.cvt import CvT
 from longshort.models.vil import ViL
-from longshort.lab.train.graph import Gradients
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CONFIGS = {"ViL": VIL, "ViL, everywhere": VIL.everywhere(), "CvT": CVT}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from longshort import demo
+from longshort.lab import demo
 from longshort.lab.data.source import FileSource
 from longshort.lab.recipes import charlm
 

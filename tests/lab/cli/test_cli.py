@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluations import shares
 from training import before_call
 
-from longshort import terminal
 from longshort.lab.bench import attention, gpu, lengths
 from longshort.lab.bench.lengths import Timed
-from longshort.lab.cli import main
-from longshort.lab.trained import find_model, load_trained
-from longshort.models import CharLM
+from longshort.lab.cli import analyse, evaluate, generate, main
 from longshort.lab.recipes.lra_table import LINES
 from longshort.lab.report import Wish, lra
+from longshort.lab.runs.checkpoints import META
+from longshort.lab.runs.folder import read_run
 from longshort.lab.tasks import LanguageModelling
-from longshort.lab.train import StoppedError, read_run
+from longshort.lab.train import StoppedError
+from longshort.lab.trained import Trained
+from longshort.models import CharLM
 from longshort.version import VERSION
 
 BENCH = ["bench", "attention", "--device", "cpu"]
@@ -276,19 +278,19 @@ def test_evaluate_warns_of_a_text_that_changed(trained, tmp_path, caplog, capsys
     assert "has changed since its training" in caplog.text
 
 
-def test_the_model_judged_is_the_one_named(trained, tmp_path, monkeypatch, capsys):
-    """Also when a better one comes while it is judged."""
+def test_the_model_evaluated_is_the_one_named(trained, tmp_path, monkeypatch, capsys):
+    """Also when a better one comes while it is evaluated."""
     run = tmp_path / "run"
     shutil.copytree(trained, run)
 
-    def judged_meanwhile(*given, **keywords):
+    def better_meanwhile(*given, **keywords):
         shutil.copytree(
             run / "checkpoints" / "step_00000003", run / "checkpoints" / "step_00000009", dirs_exist_ok=True
         )
-        return evaluate(*given, **keywords)
+        return does(*given, **keywords)
 
-    evaluate = terminal.evaluate
-    monkeypatch.setattr(terminal, "evaluate", judged_meanwhile)
+    does = evaluate.evaluate
+    monkeypatch.setattr(evaluate, "evaluate", better_meanwhile)
     given = [
         "evaluate",
         str(run),
@@ -326,8 +328,23 @@ def test_weights_that_cannot_be_read_are_named(trained, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(trained / "checkpoints" / "step_00000003", copy)
     (copy / "model.safetensors").write_bytes(b"short")
-    assert main(["generate", str(copy), "--prompt", "a", "--cpu"]) == 1
-    assert f"the weights in {copy} cannot be read" in capsys.readouterr().err
+    for what in (f"{copy} is corrupt: model.safetensors", f"the weights in {copy} cannot be read"):
+        assert main(["generate", str(copy), "--prompt", "a", "--cpu"]) == 1
+        error = capsys.readouterr().err
+        assert what in error and len(error.splitlines()) == 1
+        (copy / META).unlink(missing_ok=True)  # a folder without checksums is read as it is
+
+
+@pytest.mark.parametrize("command", [["evaluate", "--split", "dev"], ["generate", "--prompt", "a"]])
+@pytest.mark.parametrize("name", ["run.json", META, "model.safetensors", "config.json"])
+def test_a_damaged_file_of_a_run_is_named_in_a_line(name, command, trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (path,) = run.rglob(name)
+    path.write_bytes(path.read_bytes()[:40])
+    assert main([command[0], str(run), *command[1:], "--cpu"]) == 1
+    error = capsys.readouterr().err
+    assert name in error and str(path.parent) in error and len(error.splitlines()) == 1
 
 
 def test_generate_ends_politely(trained, capsys, monkeypatch):
@@ -335,7 +352,7 @@ def test_generate_ends_politely(trained, capsys, monkeypatch):
         yield ord("x")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(terminal, "generate", interrupted)
+    monkeypatch.setattr(generate, "generate", interrupted)
     assert main(["generate", str(trained), "--prompt", "a", "--cpu"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "ax\n" and printed.err.startswith("1 characters")
@@ -420,7 +437,7 @@ def test_a_figure_without_an_ending_gets_its_own(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["seen.png"]
     assert main(["analyse", "visibility", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"longshort: out must be a file, and {tmp_path} is a folder\n"
-    assert terminal.as_figure(tmp_path / "x.PNG") == tmp_path / "x.PNG"
+    assert analyse.as_figure(tmp_path / "x.PNG") == tmp_path / "x.PNG"
     assert main(["analyse", "visibility", "--out", str(tmp_path / "seen.pdf")]) == 0
     assert (tmp_path / "seen.pdf").read_bytes().startswith(b"%PDF")
 
@@ -429,7 +446,7 @@ def test_runs_of_one_name_are_all_drawn(trained, tmp_path, monkeypatch):
     other = tmp_path / trained.name
     shutil.copytree(trained, other)
     drawn = []
-    monkeypatch.setattr(terminal, "draw_curves", lambda logs, *_, **__: drawn.extend(logs))
+    monkeypatch.setattr(analyse, "draw_curves", lambda logs, *_, **__: drawn.extend(logs))
     assert main(["analyse", "curves", str(trained), str(other), "--out", str(tmp_path / "a.png")]) == 0
     assert drawn == [str(trained), str(other)]
     assert main(["analyse", "curves", str(trained), "--out", str(tmp_path / "a.png")]) == 0
@@ -466,10 +483,9 @@ def test_a_recipe_with_a_seed_of_its_own_takes_it(classifier):
 
 
 def test_evaluate_says_how_many_labels_a_classifier_finds(classifier, tmp_path, capsys):
-    run, model = load_trained(str(classifier), "cpu")
-    right = {
-        name: int(run.task.judge(model, getattr(run.task.splits, name))["accuracy"][0]) for name in ("dev", "test")
-    }
+    opened = Trained.open(str(classifier))
+    task, model = opened.run.task, opened.model()
+    right = {split: int(shares(task, model, split=split)["accuracy"].total) for split in ("dev", "test")}
     capsys.readouterr()
     said = {"dev": f"dev: {100 * right['dev'] / 30:.2f} % ({right['dev']} of 30)"}
     said["test"] = f"test: {100 * right['test'] / 50:.2f} % ({right['test']} of 50)"
@@ -478,7 +494,7 @@ def test_evaluate_says_how_many_labels_a_classifier_finds(classifier, tmp_path, 
     assert capsys.readouterr().out.splitlines() == [said["dev"], said["test"]]
     found = json.loads(out.read_text())
     assert found["accuracy"] == {"dev": right["dev"] / 30, "test": right["test"] / 50}
-    assert found["model"] == str(find_model(str(classifier))) and found["precision"] == "fp32"
+    assert found["model"] == str(opened.path) and found["precision"] == "fp32"
     assert main(["evaluate", str(classifier / "checkpoints" / "step_00000002"), "--cpu", "--split", "test"]) == 0
     assert main(["evaluate", str(classifier), "--cpu", "--split", "test", "--which", "last", "--out", str(out)]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -503,22 +519,23 @@ def test_examples_that_moved_are_named_with_the_option(classifier, tmp_path, cap
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(classifier, below_a_file, monkeypatch, capsys):
-    monkeypatch.setattr(terminal, "load_trained", lambda *_: pytest.fail("it was judged"))
+    monkeypatch.setattr(Trained, "model", lambda *_: pytest.fail("it was evaluated"))
     given = ["evaluate", str(classifier), "--cpu", "--out"]
     assert main([*given, str(below_a_file)]) == 1 and main([*given, str(classifier)]) == 1
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("longshort: cannot use") and "out must be a file" in second
 
 
-def test_a_record_that_only_its_owner_can_read_is_none_of_a_classifier(trained, classifier, tmp_path, capsys):
+def test_a_record_that_only_its_owner_can_read_leaves_the_model_what_it_is(trained, classifier, tmp_path, capsys):
     shutil.copytree(trained, tmp_path / "run")
     record = tmp_path / "run" / "run.json"
-    record.write_text(record.read_text().replace("longshort.lab.tasks.language:", "my.own.tasks:"))
+    record.write_text(record.read_text().replace('"LanguageModelling"', '"my.own.tasks:Task"'))
     (tmp_path / "other.txt").write_text("something else entirely " * 10)
     assert main(["evaluate", str(tmp_path / "run"), "--cpu", "--text", str(tmp_path / "other.txt")]) == 0
     assert "bits per character" in capsys.readouterr().out
-    folders = (trained, classifier, tmp_path / "run", tmp_path)
-    assert [terminal.is_classifier(str(folder)) for folder in folders] == [False, True, False, False]
+    opened = [Trained.open(str(folder)) for folder in (trained, classifier, tmp_path / "run")]
+    assert [each.kind for each in opened] == ["language", "sequences", "language"]
+    assert [each.run is None for each in opened] == [False, False, True]
 
 
 def test_a_form_of_the_data_that_needs_a_package_says_which(tmp_path, monkeypatch, capsys):
@@ -604,4 +621,5 @@ def test_other_errors_are_not_taken_for_too_little_memory(monkeypatch):
 
 def test_a_classifier_is_not_asked_to_write(classifier, capsys):
     assert main(["generate", str(classifier), "--cpu", "--prompt", "x"]) == 1
-    assert "is a classifier, or what one starts from, and not a language model" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert str(classifier) in error and "classifier" in error and "language model" in error

@@ -1,4 +1,4 @@
-"""Every character is judged once, from as much context as the protocol says, however the work is divided."""
+"""Every character is counted once, from as much context as the protocol says, however the work is divided."""
 
 import math
 from itertools import pairwise
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from longshort.models import CharLMConfig
 from longshort.lab.evaluate.bits import Reading, Windows, bits, spans, work
+from longshort.models import CharLMConfig
 
 TINY = CharLMConfig(layers=2, width=16, heads=2, feedforward=24, window=8, segment=4, positions="rotary")
 PROTOCOLS = [Windows(16, 4, batch=3), Windows(7, 7, batch=2), Windows(9, 1, batch=8), Reading(12, 3), Reading(0, 5)]
@@ -32,24 +32,24 @@ def text(n):
     return np.random.default_rng(0).integers(0, 256, n, dtype=np.uint8)
 
 
-def judged(spans):
-    return [at for span in spans for at in range(span.end - span.judged, span.end)]
+def counted(spans):
+    return [at for span in spans for at in range(span.end - span.counted, span.end)]
 
 
 @given(st.integers(1, 200), st.integers(1, 60), st.integers(1, 60))
-def test_spans_judge_each_prediction_once(n, length, step):
+def test_spans_count_each_prediction_once(n, length, step):
     made = spans(n, length, min(step, length))
-    assert judged(made) == list(range(n))
+    assert counted(made) == list(range(n))
     assert {span.end - span.start for span in made} == {min(length, n)}
-    assert all(span.start >= 0 and 1 <= span.judged <= span.end - span.start and span.end <= n for span in made)
+    assert all(span.start >= 0 and 1 <= span.counted <= span.end - span.start and span.end <= n for span in made)
     assert all(b.end - a.end <= min(step, length) for a, b in pairwise(made))
 
 
 @given(st.integers(1, 200), st.integers(0, 60), st.integers(1, 9))
 def test_a_reading_reads_each_character_once_after_its_context(n, context, batch):
     made = Reading(context, batch).spans(n)
-    assert judged(made) == list(range(n)) and len(made) <= batch
-    assert all(span.end - span.start - span.judged >= context for span in made[1:] if span.judged)
+    assert counted(made) == list(range(n)) and len(made) <= batch
+    assert all(span.end - span.start - span.counted >= context for span in made[1:] if span.counted)
     assert sum(span.end - span.start for span in made) <= n + batch * (context + 1) + batch * batch
 
 
@@ -64,7 +64,7 @@ def by_hand(model, text, context_of):
 
 
 def test_windows_see_exactly_their_context(model):
-    """One character a step: each is judged from just the `context` characters before it."""
+    """One character a step: each is predicted from just the `context` characters before it."""
     total, count = bits(model, text(40), Windows(context=9, step=1, batch=4))
     assert count == 39
     assert total == pytest.approx(by_hand(model, text(40), lambda place: max(place - 9, 0)), rel=1e-6)

@@ -1,4 +1,4 @@
-"""Vision models judged from the command line: every set in its official layout, and one's own pictures."""
+"""Vision models evaluated from the command line: every set in its official layout, and one's own pictures."""
 
 import json
 import sys
@@ -8,26 +8,29 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from evaluations import Part
 from pictures import CVT, VIL
 from PIL import Image
 from shapes import as_folder, encoded, files, picture
 from torch import nn
 
-from longshort import robustness
 from longshort.lab.cli import main
 from longshort.lab.data import corrupt
 from longshort.lab.data.benchmarks import CORRUPTIONS, Benchmarks, number_of
 from longshort.lab.data.corrupt import Corrupted
 from longshort.lab.data.images import ImageFolder, Middle
+from longshort.lab.evaluate import evaluate
+from longshort.lab.evaluate.imagenet import SETS, Robustness, corrupted_on_the_way, on_sets
+from longshort.lab.evaluate.measures import ALEXNET
+from longshort.lab.runs.folder import RunFolder
+from longshort.lab.tasks.images import ImageClassification
+from longshort.lab.train import AdamW, Run, train
+from longshort.lab.trained import Trained
 from longshort.models import CvT, ViL
 from longshort.nn.spec import LongShort
-from longshort.lab.trained.robustness import Judge, is_vision, load_vision
-from longshort.lab.tasks.images import ImageClassification
-from longshort.lab.evaluate.measures import ALEXNET
-from longshort.lab.train import AdamW, Run, train
-from longshort.lab.train.processes import Processes
 
 WNIDS = {"blue": "n01", "green": "n02", "red": "n03"}
+VIEW = Middle(16, 1.0)
 
 
 class ByColour(nn.Module):
@@ -75,13 +78,25 @@ def data(tmp_path):
     return folder
 
 
-def judge_of(model=None, **keywords):
-    return Judge(model or ByColour(), Middle(16, 1.0), Processes("fp32", cpu=True), **keywords)
+def found_by(evaluators, progress=lambda name, size: lambda done: None):
+    """What `ByColour` finds."""
+    evaluators = list(evaluators)
+    results = evaluate(ByColour(), evaluators, Part(), progress)
+    return Robustness.of(results, [evaluator.pictures for evaluator in evaluators])
+
+
+def found_on(data, *sets, **keywords):
+    return found_by(on_sets(sets, Benchmarks(data), VIEW, 2), **keywords)
 
 
 def test_every_set_by_its_own_measure(data):
-    told = []
-    found = judge_of(at_once=2, tell=lambda *a: told.append(a)).judge(robustness.SETS, Benchmarks(data))
+    told = {}
+
+    def progress(name, size):
+        told[name, size] = 0
+        return lambda done: told.update({(name, size): told[name, size] + done})
+
+    found = found_on(data, *SETS, progress=progress)
     assert found.accuracy == pytest.approx(
         {
             "val": 3 / 4,
@@ -98,48 +113,52 @@ def test_every_set_by_its_own_measure(data):
     assert all(each == pytest.approx([0.0, 0.0, 0.5, 0.5, 0.5]) for each in found.corruptions.values())
     expected = np.mean([0.3 / share for share in ALEXNET.values()])
     assert found.mce == pytest.approx(expected) and found.broken == 0
-    assert ("val", 4, 4) in told and ("snow 3", 2, 2) in told
+    assert all(done == size for (_, size), done in told.items()) and {("val", 4), ("snow 3", 2)} <= told.keys()
 
 
 def test_classes_that_the_map_to_nine_leaves_out_belong_to_none(data):
     (data / "bg_challenge" / "in_to_in9.json").write_text(json.dumps({"0": 0}))
-    found = judge_of().judge(["nine"], Benchmarks(data))
+    found = found_on(data, "nine")
     assert found.accuracy == pytest.approx({"original": 1 / 2, "mixed_same": 0.0, "mixed_rand": 0.0})
 
 
 def test_labels_of_more_classes_are_refused(data):
     (data / "real.json").write_text(json.dumps([[0], [999], [], [2]]))
-    with pytest.raises(ValueError, match="has labels up to 999, and the validation set has 3 classes"):
-        judge_of().judge(["real"], Benchmarks(data))
+    with pytest.raises(ValueError, match=r"999.* 3 classes"):
+        found_on(data, "real")
 
 
 def test_pictures_that_cannot_be_read_do_not_count(data):
     (data / "imagenet" / "val" / "n01" / "ILSVRC2012_val_00000004.png").write_bytes(b"")
-    found = judge_of().judge(["val", "real"], Benchmarks(data))
+    found = found_on(data, "val", "real")
     assert found.accuracy == {"val": 1.0, "real": 1.0} and found.broken == 1
 
 
 def test_what_is_missing_is_told(data):
     benchmarks = Benchmarks(data)
     (data / "bg_challenge" / "in_to_in9.json").unlink()
-    with pytest.raises(FileNotFoundError, match="backgrounds_challenge on GitHub"):
+    with pytest.raises(FileNotFoundError, match=r"in_to_in9\.json"):
         benchmarks.nine(3)
     (data / "bg_challenge" / "in_to_in9.json").write_text("[")
-    with pytest.raises(ValueError, match=r"in_to_in9.json cannot be read"):
+    with pytest.raises(ValueError, match=r"in_to_in9\.json"):
         benchmarks.nine(3)
     (data / "real.json").write_text("{")
-    with pytest.raises(ValueError, match=r"real.json cannot be read"):
-        judge_of().judge(["real"], benchmarks)
-    with pytest.raises(FileNotFoundError, match="has none of imagenet-c, "):
+    with pytest.raises(ValueError, match=r"real\.json"):
+        found_on(data, "real")
+    with pytest.raises(FileNotFoundError, match="imagenet-c"):
         Benchmarks(data / "imagenet").corrupted(["n01"])
-    with pytest.raises(ValueError, match="is not named as ImageNet's validation pictures"):
+    with pytest.raises(ValueError, match=r"val/n01/cat\.png"):
         number_of("val/n01/cat.png", 50_000)
     assert number_of("ILSVRC2012_val_00000293.JPEG", 50_000) == 292
 
 
-def test_a_model_of_other_classes_is_refused(data):
-    with pytest.raises(ValueError, match="the model has 5 classes, and the pictures have 3: n01"):
-        judge_of(VIL.build().eval()).judge(["val"], Benchmarks(data))
+def test_a_model_of_other_classes_is_refused(data, tmp_path, capsys):
+    VIL.build().save_pretrained(tmp_path / "vil")
+    own = as_folder(tmp_path / "own", files()) / "val"
+    for on in (["--on", "val", "--data", str(data)], ["--data", str(data)], ["--corrupt", str(own)]):
+        assert main(["evaluate", str(tmp_path / "vil"), "--cpu", *on]) == 1
+        (*_, line) = capsys.readouterr().err.splitlines()
+        assert "5 classes" in line and " 3: " in line
 
 
 @pytest.fixture
@@ -152,10 +171,12 @@ def run(tmp_path):
     return tmp_path / "colours"
 
 
-def test_a_run_is_judged_on_its_own_pictures_or_on_others(run, data, tmp_path, capsys):
-    assert is_vision(str(run)) and not is_vision(str(data))
+def test_a_run_is_evaluated_on_its_own_pictures_or_on_others(run, data, tmp_path, capsys):
+    assert Trained.open(str(run)).pictures
     assert main(["evaluate", str(run), "--cpu"]) == 0
-    assert "validation set: " in capsys.readouterr().out
+    (line,) = capsys.readouterr().out.splitlines()
+    share = RunFolder(run).result()["metrics"]["accuracy"]
+    assert line == f"validation: {100 * share:.2f} %"
     out = tmp_path / "found.json"
     assert main(["evaluate", str(run), "--cpu", "--on", "robustness", "--data", str(data), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -171,12 +192,12 @@ def test_saved_and_released_models_are_known(tmp_path):
     for config in (VIL, CVT):
         model = config.build()
         model.save_pretrained(tmp_path / type(model).__name__)
-        found, view = load_vision(str(tmp_path / type(model).__name__), torch.device("cpu"), "best")
-        assert type(found) is type(model) and is_vision(str(tmp_path / type(model).__name__))
-        assert view == Middle(48 if isinstance(model, ViL) else 224, 0.875)
-        assert isinstance(found, ViL | CvT)
-    with pytest.raises(FileNotFoundError, match=r"none.pth is not there"):
-        load_vision("none.pth", torch.device("cpu"), "best")
+        opened = Trained.open(str(tmp_path / type(model).__name__))
+        found = opened.model()
+        assert type(found) is type(model) and isinstance(found, ViL | CvT) and opened.pictures
+        assert opened.view(found) == Middle(48 if isinstance(model, ViL) else 224, 0.875)
+    with pytest.raises(FileNotFoundError, match=r"none\.pth"):
+        Trained.open("none.pth")
 
 
 def darker(image, corruption_name, severity):
@@ -215,7 +236,7 @@ def test_the_package_finds_the_older_names_it_asks_for(package):
 
 def test_ones_own_pictures_corrupted(package, tmp_path, run, capsys):
     folder = tmp_path / "data" / "val"
-    found = judge_of().judge_corrupted(folder, ["fog", "snow"])
+    found = found_by(corrupted_on_the_way(folder, VIEW, 2, names=["fog", "snow"]))
     assert found.accuracy == {"as they are": 1.0} and set(found.corruptions) == {"fog", "snow"}
     assert all(len(each) == 5 for each in found.corruptions.values()) and found.mce is None
     assert main(["evaluate", str(run), "--cpu", "--corrupt", str(folder)]) == 0
@@ -225,6 +246,6 @@ def test_ones_own_pictures_corrupted(package, tmp_path, run, capsys):
 def test_without_the_package_its_extra_is_named(tmp_path, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     corrupt.package.cache_clear()
-    for use in (corrupt.package, lambda: judge_of().judge_corrupted(tmp_path / "data" / "val")):
+    for use in (corrupt.package, lambda: list(corrupted_on_the_way(tmp_path / "data" / "val", VIEW, 2))):
         with pytest.raises(ImportError, match=r"longshort\[corruptions\]"):
             use()

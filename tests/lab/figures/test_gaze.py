@@ -9,11 +9,11 @@ from pictures import CONFIGS, CVT, VIL, images, model_of
 from shapes import as_folder, encoded, files, picture
 
 from longshort import ops
+from longshort.geometry import Tiles
+from longshort.lab.cli import main
 from longshort.lab.figures.gaze import draw_gaze, draw_strip, looks_at, looks_back
 from longshort.lab.figures.looks import projection, watching
 from longshort.lab.figures.similarity import draw_similarities, mean_cosine, similarities
-from longshort.lab.cli import main
-from longshort.geometry import Tiles
 from longshort.models.charlm import CharLM, CharLMConfig
 
 TINY = CharLMConfig(layers=2, width=16, heads=2, feedforward=32, window=6, segment=4, rank=2)
@@ -141,7 +141,7 @@ def test_from_the_command_line(tmp_path, capsys):
         (["look", str(tmp_path / "cvt"), "--image", str(tmp_path / "image.png"), "--at", "3"], "must be a pixel"),
         (["look", str(tmp_path / "cvt"), "--image", str(tmp_path / "image.png"), "--at", "3", "3"], "is not in what"),
         (["similarity"], "give vision models"),
-        (["similarity", str(tmp_path / "text-model")], "is no vision model"),
+        (["similarity", str(tmp_path / "text-model")], "text-model is a language model"),
         (["similarity", str(tmp_path / "cvt")], "name pictures with --data"),
     ):
         assert main(["analyse", *arguments]) == 1

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from longshort import CausalLongShortAttention, GridLongShortAttention, LongShortAttention
-from longshort.lab.figures.norms import AT_START, WITH, WITHOUT, norm_ratios, ratios_of_encoder, with_dual_norm
 from longshort.lab.cli import main
+from longshort.lab.figures.norms import AT_START, WITH, WITHOUT, norm_ratios, ratios_of_encoder, with_dual_norm
 from longshort.models.charlm import CharLMConfig
 from longshort.models.cvt import CvTConfig, CvTStage
 from longshort.models.sequence import SequenceConfig

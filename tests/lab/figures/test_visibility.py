@@ -5,6 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from longshort.geometry import Causal, Segments, Tiles
 from longshort.lab.figures.visibility import (
     PANELS,
     TILES,
@@ -15,7 +16,6 @@ from longshort.lab.figures.visibility import (
     sees_rows,
     sees_tokens,
 )
-from longshort.geometry import Causal, Segments, Tiles
 
 
 def drawn(axes):

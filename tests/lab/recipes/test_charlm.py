@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from longshort.lab.data.source import CorpusSource
-from longshort.models.charlm import PRESETS
 from longshort.lab.recipes import RECIPES
 from longshort.lab.recipes.charlm import NOT_STANDARD, demo
 from longshort.lab.train import AdamW, Schedule
+from longshort.models.charlm import PRESETS
 
 PAPERS = {
     "charlm.enwik8_small": ("enwik8", "small", 2.5e-4, 0.01, 0.2),

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from longshort.models import cvt, vil
 from longshort.lab.recipes import RECIPES, imagenet
 from longshort.lab.tasks.augment import Augment
-from longshort.lab.train import AdamW, as_json, from_json
+from longshort.lab.train import AdamW
+from longshort.models import cvt, vil
+from longshort.serial import as_json, from_json
 
 NAMES = [name for name in RECIPES if name.startswith("imagenet.")]
 DATA = Path("somewhere")

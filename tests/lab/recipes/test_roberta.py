@@ -10,13 +10,14 @@ from tiny_encoders import SENTENCES, reviews, tiny_checkpoint
 from training import same_weights
 
 from longshort.lab.cli import main
+from longshort.lab.recipes.roberta import base, imdb, large
+from longshort.lab.runs.checkpoints import Checkpoints
+from longshort.lab.runs.folder import RunFolder
+from longshort.lab.runs.log import read_log
+from longshort.lab.train import Schedule
 from longshort.lab.trained.encoder import EncoderConfig
 from longshort.nn.spec import Full, LongShort
-from longshort.lab.recipes.roberta import base, imdb, large
 from longshort.serial import as_json, from_json
-from longshort.lab.train import Schedule
-from longshort.lab.runs.checkpoints import Checkpoints
-from longshort.lab.runs.log import read_log
 
 SMALL = ["--attention", "8,4", "--length", "80", "--log-every", "1", "--cpu"]
 
@@ -52,7 +53,7 @@ def test_the_reviews():
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_from_a_checkpoint_to_a_judged_classifier(kind, tmp_path, capsys, monkeypatch):
+def test_from_a_checkpoint_to_an_evaluated_classifier(kind, tmp_path, capsys, monkeypatch):
     """Hidden tokens, then labels, each as a command; what comes out is a model of transformers."""
     monkeypatch.chdir(tmp_path)
     tiny_checkpoint(tmp_path / "tiny", kind, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -61,8 +62,9 @@ def test_from_a_checkpoint_to_a_judged_classifier(kind, tmp_path, capsys, monkey
     assert main(["train", "roberta.base", *data, *SMALL, "--steps", "4", "--save-every", "2"]) == 0
     run = "out/roberta.base.tiny.w8r4.n80.seed0"
     capsys.readouterr()
-    assert main(["evaluate", run, "--cpu"]) == 1
-    assert "restores hidden tokens, and is judged while it trains" in capsys.readouterr().err
+    assert main(["evaluate", run, "--cpu", "--which", "last"]) == 0
+    restored = RunFolder(tmp_path / run).result()["metrics"]["restored"]
+    assert capsys.readouterr().out.startswith(f"dev: {100 * restored:.2f} % ")
     losses = [line["loss"] for line in read_log(tmp_path / run) if "loss" in line]
     assert len(losses) == 4 and all(loss > 0 for loss in losses)
     model = hf.AutoModelForMaskedLM.from_pretrained(Checkpoints(tmp_path / run / "checkpoints").last())
@@ -74,7 +76,7 @@ def test_from_a_checkpoint_to_a_judged_classifier(kind, tmp_path, capsys, monkey
     assert main(["train", "roberta.imdb", *data, *SMALL, "--steps", "6", "--save-every", "3"]) == 0
     capsys.readouterr()
     run = "out/roberta.imdb.base.tiny.w8r4.n80.seed0.w8r4.n80.seed0"
-    assert main(["evaluate", run, "--cpu", "--out", "judged.json"]) == 0
+    assert main(["evaluate", run, "--cpu", "--out", "found.json"]) == 0
     told = capsys.readouterr().out
     assert "dev:" in told and "test:" in told and "longest" in told
     folder = Checkpoints(tmp_path / run / "checkpoints").best()
@@ -106,12 +108,15 @@ def test_a_run_goes_on_where_it_stopped(recipe, tmp_path, monkeypatch, caplog):
     same_weights(load_file(whole / "model.safetensors"), load_file(parts / "model.safetensors"))
 
 
-def test_full_attention_on_longer_texts(tmp_path, monkeypatch):
+def test_full_attention_on_longer_texts(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tiny_checkpoint(tmp_path / "tiny", "bert")
     data = ["--data", str(reviews(tmp_path / "imdb")), "--checkpoint", "tiny", "--attention", "full"]
     assert main(["train", "roberta.imdb", *data, *SMALL[2:], "--steps", "1"]) == 0
     folder = Checkpoints(tmp_path / "out/roberta.imdb.tiny.full.n80.seed0/checkpoints").last()
+    capsys.readouterr()
+    assert main(["analyse", "norms", str(folder)]) == 1  # there are no rows
+    assert str(folder) in capsys.readouterr().err
     model = hf.AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.config.model_type == "bert" and model(torch.ones(1, 80, dtype=torch.long)).logits.isfinite().all()
 

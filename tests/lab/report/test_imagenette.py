@@ -1,4 +1,4 @@
-"""The report on Imagenette: models trained alike, judged by their last epoch, once, and a table that says so."""
+"""The report on Imagenette: models trained alike, evaluated by their last epoch, once, and a table that says so."""
 
 import io
 import json
@@ -14,13 +14,14 @@ from shapes import as_folder, files
 from training import before_call
 
 from longshort.lab.cli import main
-from longshort.lab.trained.judge import JUDGED, judge_run
 from longshort.lab.recipes import imagenet
 from longshort.lab.report import Wish, imagenette
 from longshort.lab.report.imagenette import LINES, Found, Line, markdown, report
-from longshort.lab.tasks.images import ImageClassification
-from longshort.lab.train import StoppedError, TrainingError, read_run
+from longshort.lab.report.jobs import evaluate_run
+from longshort.lab.runs.folder import RunFolder, read_run
 from longshort.lab.runs.log import read_log
+from longshort.lab.tasks.images import ImageClassification
+from longshort.lab.train import StoppedError, TrainingError
 
 STEPS, ENDINGS = 4, ("md", "json", "png")
 OURS = (Line("cvt_ls_13", 16, seeds=2), Line("cvt_13", 16), Line("cvt_ls_13_plain", 16))
@@ -34,7 +35,7 @@ def small():
     def made(data, **options):
         run = imagenet.imagenette(data, **options)
         model = CVT if options["model"] != "cvt_13" else CVT.with_attention(*(s.attention for s in run.model.stages))
-        task = replace(run.task, images=6, judged=4, classes=3)
+        task = replace(run.task, images=6, evaluation_batch=4, classes=3)
         every = dict(log_every=2, evaluate_every=2, save_every=2)
         return replace(run, model=replace(model, classes=3), task=task, steps=STEPS, **every)
 
@@ -58,7 +59,7 @@ def name(model, seed=0):
     return f"imagenet.imagenette.{model}.16.seed{seed}"
 
 
-def test_all_lines_are_trained_judged_and_written(finished):
+def test_all_lines_are_trained_evaluated_and_written(finished):
     out, found, printed = finished
     assert [len(f.accuracy) for f in found] == [2, 1, 1] and all(len(f.minutes) == len(f.accuracy) for f in found)
     facts = json.loads((out / "imagenette.json").read_text())["lines"]
@@ -74,15 +75,15 @@ def test_all_lines_are_trained_judged_and_written(finished):
     }
 
 
-def test_the_last_epoch_is_judged_by_the_validation_set(finished, monkeypatch):
-    """The best would be chosen by the pictures that it is judged by."""
+def test_the_last_epoch_is_evaluated_on_the_validation_set(finished):
+    """The best would be chosen by the pictures that it is evaluated on."""
     out, found, _ = finished
-    judged = json.loads((out / name("cvt_13") / JUDGED).read_text())
-    assert judged["checkpoint"] == STEPS and list(judged["accuracy"]) == ["validation"]
+    facts = RunFolder(out / name("cvt_13")).evaluated()
+    assert facts["checkpoint"] == STEPS and list(facts["accuracy"]) == ["validation"]
     result = json.loads((out / name("cvt_13") / "result.json").read_text())
     assert found[1].accuracy == [100 * result["metrics"]["accuracy"]]
     run = read_run(out / name("cvt_13") / "run.json")
-    assert len(run.task.splits.dev) == 9 and judge_run(out / name("cvt_13"), cpu=True) == judged
+    assert len(run.task.splits.dev) == 9 and evaluate_run(run, out, cpu=True) == facts
 
 
 def test_what_is_done_is_not_done_again_and_needs_no_data(finished, data, begun):

@@ -1,4 +1,4 @@
-"""The report on IMDb: encoders trained alike, judged on all test reviews and on the longest, once."""
+"""The report on IMDb: encoders trained alike, evaluated on all test reviews and on the longest, once."""
 
 import json
 
@@ -21,7 +21,7 @@ def small(tmp_path, monkeypatch):
     reviews(tmp_path / "imdb")
 
 
-def test_all_lines_are_trained_judged_and_written_once(tmp_path, capsys):
+def test_all_lines_are_trained_evaluated_and_written_once(tmp_path, capsys):
     wish = ["report", "imdb", "--data", "imdb", "--checkpoint", "tiny", "--length", "70", "--steps", "2", "--cpu"]
     assert main([*wish, "--seeds", "1"]) == 0
     told = capsys.readouterr().out
@@ -31,7 +31,7 @@ def test_all_lines_are_trained_judged_and_written_once(tmp_path, capsys):
         assert set(fact["accuracy"]) == {"test", "longest tenth"} and len(fact["accuracy"]["test"]) == 1
     written = (tmp_path / "out/imdb/imdb.tiny.2steps.md").read_text()
     assert written in told and "not yet run" not in written and "| tiny | long-short, 128,64 | 70 |" in written
-    first = (tmp_path / "out/imdb").rglob("judged.json")
+    first = (tmp_path / "out/imdb").rglob("evaluated.json")
     times = {path: path.stat().st_mtime_ns for path in first}
     assert len(times) == 3
     assert main([*wish, "--seeds", "1"]) == 0

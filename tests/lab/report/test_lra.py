@@ -18,8 +18,6 @@ from training import before_call, same_weights, weights
 from longshort.lab.bench.step import Step
 from longshort.lab.data.imdb import Imdb
 from longshort.lab.data.listops import ListOps
-from longshort.lab.trained.judge import JUDGED
-from longshort.models.sequence import SequenceConfig
 from longshort.lab.recipes.lra import attention_named
 from longshort.lab.recipes.lra_table import RETRIEVAL, Line, Task
 from longshort.lab.report import Wish, jobs, runs
@@ -29,8 +27,9 @@ from longshort.lab.report.lra import report
 from longshort.lab.report.table import NOT_RUN, Found, markdown
 from longshort.lab.tasks import Classification
 from longshort.lab.train import AdamW, DivergedError, Run, StoppedError, TrainingError
+from longshort.models.sequence import SequenceConfig
 
-STEPS = 6
+STEPS, EVALUATED = 6, "evaluated.json"
 pytestmark = pytest.mark.usefixtures("one_thread", "own_cache")
 
 
@@ -79,8 +78,8 @@ def do(out, lines=LINES, **wish):
     return report(Wish(lines, lines, out, cpu=True, **wish), console=console), console.file.getvalue()
 
 
-def judged(out, name):
-    return json.loads((out / name / JUDGED).read_text())["accuracy"]
+def evaluated(out, name):
+    return json.loads((out / name / EVALUATED).read_text())["accuracy"]
 
 
 def cells(out, attention, heading):
@@ -90,22 +89,22 @@ def cells(out, attention, heading):
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def test_every_seed_is_trained_and_judged(finished):
+def test_every_seed_is_trained_and_evaluated(finished):
     out, _, printed = finished
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ALL
     for name in ALL:
         result = json.loads((out / name / "result.json").read_text())
-        assert result["step"] == STEPS and f"{name}: {100 * judged(out, name)['test']:.2f} % on the test" in printed
+        assert result["step"] == STEPS and f"{name}: {100 * evaluated(out, name)['test']:.2f} % on the test" in printed
     assert str(out / "lra.md") in printed.replace("\n", "")
 
 
 def test_the_table_has_mean_and_deviation_over_seeds(finished):
     out, *_ = finished
-    a, b = (100 * judged(out, name)["test"] for name in ALL[:2])
+    a, b = (100 * evaluated(out, name)["test"] for name in ALL[:2])
     mean, deviation = (a + b) / 2, abs(a - b) / math.sqrt(2)
     ours = f"{mean:.2f} ± {deviation:.2f} (2 seeds)"
     assert cells(out, "4,2", "Digits of lists") == ["4,2", "37.50 ± 0.3", ours, "", "", ""]
-    assert cells(out, "4,2", "Reviews")[1:3] == ["68.40", f"{100 * judged(out, ALL[2])['test']:.2f} (1 seed)"]
+    assert cells(out, "4,2", "Reviews")[1:3] == ["68.40", f"{100 * evaluated(out, ALL[2])['test']:.2f} (1 seed)"]
     assert "\n\nThey are few." in (out / "lra.md").read_text()
 
 
@@ -117,11 +116,11 @@ def test_the_deviation_is_that_of_a_sample():
 
 def test_texts_have_a_second_table(finished):
     out, *_ = finished
-    found = judged(out, ALL[2])
+    found = evaluated(out, ALL[2])
     assert list(found) == ["test", "insertion", "deletion"]
     ours = " / ".join(f"{100 * found[name]:.2f}" for name in found)
     assert cells(out, "reviews", "Test-time") == ["reviews", "4,2", "68.40 / 66.34 / 62.62", ours]
-    assert "insertion" not in judged(out, ALL[0])
+    assert "insertion" not in evaluated(out, ALL[0])
     several = Found(LINES[2], {"test": [60.0, 80.0], "insertion": [50.0, 60.0], "deletion": [40.0, 41.0]})
     assert "| 70.00 / 55.00 / 40.50 |" in markdown([several])
     assert "Table 2" not in markdown([Found(WINDOW)])
@@ -132,7 +131,7 @@ def test_the_figures_are_in_a_file_too(finished):
     facts = json.loads((out / "lra.json").read_text())["lines"]
     assert [fact["line"] for fact in facts] == ["digits/4,2", "digits/full", "reviews/4,2"]
     assert [fact["paper"] for fact in facts] == [37.5, 37.13, 68.4]
-    assert facts[0]["accuracy"] == {"test": [100 * judged(out, name)["test"] for name in ALL[:2]]}
+    assert facts[0]["accuracy"] == {"test": [100 * evaluated(out, name)["test"] for name in ALL[:2]]}
     assert [fact["accuracy"] for fact in facts] == [each.accuracy for each in found]
     assert (out / "lra.md").read_text() == markdown(found) + "\n" and markdown(found) in printed
 
@@ -167,7 +166,7 @@ def test_a_stopped_report_keeps_what_is_done_and_goes_on(finished, data, tmp_pat
     with monkeypatch.context() as patch, pytest.raises(StoppedError, match="stopped at step 4, which is saved"):
         before_call(patch.setattr, Classification, "batch", STEPS + 4, lambda: os.kill(os.getpid(), signal.SIGINT))
         do(tmp_path, data=data)
-    assert begun == ALL[:2] and judged(tmp_path, ALL[0]) == judged(whole, ALL[0])
+    assert begun == ALL[:2] and evaluated(tmp_path, ALL[0]) == evaluated(whole, ALL[0])
     assert cells(tmp_path, "4,2", "Digits of lists")[2].endswith("(1 seed)")
     assert cells(tmp_path, "4,2", "Reviews")[2] == NOT_RUN
     again, _ = do(tmp_path, data=data)
@@ -177,14 +176,14 @@ def test_a_stopped_report_keeps_what_is_done_and_goes_on(finished, data, tmp_pat
 
 
 def test_a_report_interrupted_at_once_keeps_what_is_done(finished, tmp_path, begun, monkeypatch):
-    """Here between the training of the second run and its judgement, which is then all that is done."""
+    """Here between the training of the second run and its evaluation, which is then all that is done."""
     _, found, _ = finished
 
     def interrupt():
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_call(patch.setattr, jobs, "judge_run", 2, interrupt)
+        before_call(patch.setattr, jobs, "evaluate_run", 2, interrupt)
         do(tmp_path, [WINDOW])
     assert begun == ALL[:2] and cells(tmp_path, "4,2", "Digits")[2].endswith("(1 seed)")
     monkeypatch.setattr(Classification, "batch", lambda *_: pytest.fail("it was trained before"))
@@ -239,7 +238,7 @@ def test_a_try_with_fewer_steps_leaves_the_table_alone(finished, data, tmp_path,
     tried, printed = do(tmp_path / "out", [WINDOW], data=data, seeds=1, steps=2)
     name = f"{ALL[0]}.2steps"
     assert begun == [name] and json.loads((tmp_path / "out" / name / "result.json").read_text())["step"] == 2
-    assert tried[0].accuracy == {"test": [100 * judged(tmp_path / "out", name)["test"]]}
+    assert tried[0].accuracy == {"test": [100 * evaluated(tmp_path / "out", name)["test"]]}
     assert "lra.2steps.md" in printed and (tmp_path / "out" / "lra.2steps.json").exists()
     assert (tmp_path / "out" / "lra.md").read_text() == (out / "lra.md").read_text()
 
@@ -311,7 +310,7 @@ class Pool:
         self.fail = fail
 
     def submit(self, function, run, out, cpu):
-        assert function is jobs.train_and_judge
+        assert function is jobs.train_and_evaluate
         self.given.append(run.name)
         self.open += 1
         self.most = max(self.most, self.open)
@@ -396,7 +395,7 @@ def test_several_at_a_time_find_what_one_after_the_other_finds(finished, data, t
     assert "3 to train, 2 at a time" in printed and together == found
     for name in ALL:
         assert f"{name}: " in (tmp_path / name / "output.txt").read_text()
-        assert (tmp_path / name / JUDGED).read_bytes() == (whole / name / JUDGED).read_bytes()
+        assert (tmp_path / name / EVALUATED).read_bytes() == (whole / name / EVALUATED).read_bytes()
 
 
 def test_one_that_fails_leaves_the_others_be(data, tmp_path, monkeypatch):
@@ -412,7 +411,7 @@ def test_one_that_fails_leaves_the_others_be(data, tmp_path, monkeypatch):
         patch.setattr(jobs, "train", fails)
         with pytest.raises(TrainingError, match=rf"1 of 3 runs failed; {ALL[0]}: the loss is nan"):
             do(tmp_path, data=data)
-    assert [name for name in ALL if (tmp_path / name / JUDGED).exists()] == ALL[1:]
+    assert [name for name in ALL if (tmp_path / name / EVALUATED).exists()] == ALL[1:]
     assert "(1 seed)" in cells(tmp_path, "4,2", "Digits of lists")[2]
     do(tmp_path, data=data)
     assert "(2 seeds)" in cells(tmp_path, "4,2", "Digits of lists")[2]

@@ -84,7 +84,7 @@ def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Pa
     """Of a patch of an image, or of a character of a text."""
     name = one_of(names)
     make_room(out)
-    trained = Trained.open(name)
+    trained = Trained.open(name).expect("language", "pictures", "released")
     model: Any = trained.model()
     if trained.pictures:
         if image is None:
@@ -101,7 +101,6 @@ def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Pa
     else:
         if len(at) > 1:
             raise ValueError(f"at must be one number, that of a character, got {at}")
-        trained.expect("language")
         text = (texts_of(trained, "dev")["dev"] if prompt is None else open_text(prompt))[:LONGEST].tobytes()
         place_in_text = at[0] if at else len(text) - 1
         draw_strip(looks_back(model, text, place_in_text), text, out, title=f"Where character {place_in_text} looks")

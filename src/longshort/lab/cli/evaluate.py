@@ -129,11 +129,12 @@ def evaluate_task(trained: Trained, options: Options, processes: Processes) -> d
     model = trained.model(processes.device)
     splits: tuple[Literal["dev", "test"], ...] = ("dev", "test") if options.split == "both" else (options.split,)
     evaluators = (evaluator for split in splits for evaluator in task.evaluators(split))
-    results = run(trained, task.source.name, evaluators, model, processes)
+    data = getattr(getattr(task, "source", None), "name", type(task).__name__)  # a task of your own may have neither
+    results = run(trained, data, evaluators, model, processes)
     if not results:
         raise ValueError(f"{trained.name} has nothing to evaluate on the {options.split} set")
-    metric = "accuracy" if "accuracy" in next(iter(results.values())) else "restored"
-    return {"data": task.source.name, metric: {name: shares[metric].mean for name, shares in results.items()}}
+    metric = told(next(iter(results.values())))[0]
+    return {"data": data, metric: {name: shares[metric].mean for name, shares in results.items()}}
 
 
 def evaluate_pictures(trained: Trained, options: Options, processes: Processes) -> dict[str, Any]:
@@ -208,12 +209,16 @@ def run(
 
 
 def print_shares(name: str, shares: Mapping[str, Share], seconds: float) -> None:
-    for metric, words in WORDS.items():
-        if metric in shares:
-            total, count = shares[metric]
-            mean = shares[metric].mean
-            told = words.format(mean=mean, percent=100 * mean, total=int(total), count=int(count), seconds=seconds)
-            print(f"{name}: {told}", flush=True)
+    for metric in told(shares):
+        (total, count), mean = shares[metric], shares[metric].mean
+        words = WORDS.get(metric, f"{metric} {{mean:.4f}}")
+        line = words.format(mean=mean, percent=100 * mean, total=int(total), count=int(count), seconds=seconds)
+        print(f"{name}: {line}", flush=True)
+
+
+def told(shares: Mapping[str, Share]) -> list[str]:
+    """The metrics that are printed: those that have words; of a task of your own, which has none of these, all."""
+    return [metric for metric in WORDS if metric in shares] or list(shares)
 
 
 def make_room(out: Path | None) -> None:

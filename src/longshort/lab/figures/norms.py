@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longshort.lab.trained import Kind as TrainedKind
 from longshort.lab.trained import Trained
 from longshort.models import charlm, cvt
 from longshort.models.sequence import Encoding, SequenceConfig
@@ -37,6 +38,14 @@ TICKS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 7, 10, 20, 50, 100)
 COLOURS = {WITH: "#1f5f8b", WITHOUT: "#b0492f"}
 ENCODER = SequenceConfig(LongShort(window=64, rank=32), classes=2, layers=6, width=256, heads=4, feedforward=1024)
 Kind = Literal["language", "encoder", "vision"]
+PANELS: dict[TrainedKind, Kind] = {  # whose place a model takes
+    "language": "language",
+    "sequences": "encoder",
+    "masked": "encoder",
+    "encoder": "encoder",
+    "pictures": "vision",
+    "released": "vision",
+}
 AT_START: dict[Kind, tuple[str, Any]] = {  # the models that are drawn where no other of their kind is given
     "language": ("language model (causal), the paper's small one", charlm.PRESETS["small"]),
     "encoder": ("encoder (bidirectional), 6 layers of width 256", ENCODER),
@@ -151,6 +160,8 @@ def panel_at_start(kind: Kind, text: Sample) -> Panel:
 def panel_of_model(kind: Kind, trained: Trained, label: str, text: Sample) -> Panel:
     """Of a model that was trained, saved or converted, with its own weights."""
     model: Any = trained.model()
+    if not long_short_layers(model):
+        raise ValueError(f"{trained.name} has no long-short attention, so there is nothing to compare")
     side = trained.view(model).side if trained.pictures else SIDE
     converted = hasattr(model.config, "model_type")  # a model of transformers
     given = tokens_of(trained, model, text) if converted else input_of(kind, model, text, side)
@@ -168,9 +179,7 @@ def panel_of(kind: Kind, title: str, weights: str, model: nn.Module, given: Tens
 
 
 def kind_of(trained: Trained) -> Kind:
-    if trained.pictures:
-        return "vision"
-    return "language" if trained.kind == "language" else "encoder"
+    return PANELS[trained.expect(*PANELS).kind]
 
 
 def tokens_of(trained: Trained, model: Any, text: Sample) -> tuple[Tensor, str]:

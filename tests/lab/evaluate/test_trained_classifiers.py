@@ -1,4 +1,4 @@
-"""A trained classifier is judged by its best checkpoint, on examples it has not seen, and its folder remembers it."""
+"""A classifier is evaluated by its best checkpoint, on examples it has not seen, and its folder remembers it."""
 
 import json
 from dataclasses import replace
@@ -10,20 +10,22 @@ from tiny_encoders import tiny_checkpoint
 from training import checkpoints, do, language
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from longshort import judge
+from longshort.lab.cli.evaluate import Options, evaluate_model
 from longshort.lab.data.aan import Aan
 from longshort.lab.data.imdb import Imdb
 from longshort.lab.data.listops import ListOps
 from longshort.lab.data.perturb import delete_punctuation, insert_punctuation
 from longshort.lab.data.tokenised import Tokenised
-from longshort.lab.trained import classifies, find_model, load_trained
-from longshort.lab.trained.judge import JUDGED, judge_run
+from longshort.lab.evaluate import Share
+from longshort.lab.evaluate.labels import Accuracy
+from longshort.lab.report.jobs import evaluate_run
+from longshort.lab.runs.folder import RunFolder, read_run
+from longshort.lab.tasks import Classification, MaskedModelling, PairClassification, TextClassification
+from longshort.lab.train import AdamW, Run
+from longshort.lab.trained import Trained
 from longshort.lab.trained.encoder import TextClassifierConfig
 from longshort.models.sequence import MaskedConfig, PairClassifier, PairConfig, SequenceClassifier, SequenceConfig
 from longshort.nn.spec import Full, LongShort
-from longshort.lab.tasks import Classification, MaskedModelling, MaskedText, PairClassification, TextClassification
-from longshort.lab.cli.terminal import is_classifier, judge_classifier
-from longshort.lab.train import AdamW, Run, read_run
 
 SIZES = dict(length=64, layers=1, width=16, heads=2, feedforward=16, head=8, vocabulary=300, dropout=0.1)
 MODEL = SequenceConfig(LongShort(4, 2), classes=2, **SIZES)
@@ -49,7 +51,8 @@ def write_reviews(folder):
 
 
 def reviews(folder):
-    return run_of("reviews", MODEL, Classification(Imdb(folder, held_out=0.2), length=60, sequences=16, judged=7))
+    task = Classification(Imdb(folder, held_out=0.2), length=60, sequences=16, evaluation_batch=7)
+    return run_of("reviews", MODEL, task)
 
 
 def write_pairs(folder):
@@ -70,9 +73,25 @@ def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("trained")
     scores = iter([0.7, *[0.6] * (STEPS - 1)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Classification, "evaluate", lambda *_: {"accuracy": (next(scores), 1.0)})
+        patch.setattr(Accuracy, "run", lambda *_: {"accuracy": Share(next(scores), 1.0)})
         do(reviews(write_reviews(out / "imdb")), out)
     return out / "reviews"
+
+
+def evaluated(folder):
+    """By its best checkpoint, as reports do it."""
+    return evaluate_run(read_run(folder / "run.json"), folder.parent, cpu=True)
+
+
+def of_last(folder):
+    """Shares of labels that the last checkpoint finds, by test set."""
+    return evaluate_model(str(folder), Options(split="test", which="last", cpu=True))["accuracy"]
+
+
+def sets_of(task):
+    """The test set, and all that it is turned into."""
+    test = task.splits.test
+    return {"test": test, **{name: change(test) for name, change in task.splits.variants.items()}}
 
 
 def counted(model, task, items):
@@ -94,13 +113,14 @@ def test_the_accuracy_is_that_of_the_best_checkpoint(trained):
     }
     assert by_hand["best"] < by_hand["last"]  # or this test would say nothing
     for which, accuracy in by_hand.items():
-        assert judge_run(trained, which=which, cpu=True)["accuracy"]["test"] == accuracy
-    assert judge_run(trained, cpu=True)["accuracy"]["test"] == by_hand["best"]
+        options = Options(split="test", which=which, cpu=True)
+        assert evaluate_model(str(trained), options)["accuracy"]["test"] == accuracy
+    assert evaluated(trained)["accuracy"]["test"] == by_hand["best"]
 
 
 def test_the_folder_keeps_what_was_found(trained):
-    facts = judge_run(trained, cpu=True)
-    assert json.loads((trained / JUDGED).read_text()) == facts
+    facts = evaluated(trained)
+    assert RunFolder(trained).evaluated() == json.loads((trained / "evaluated.json").read_text()) == facts
     assert {name: facts[name] for name in facts if name != "accuracy"} == {
         "run": "reviews",
         "checkpoint": 1,
@@ -110,15 +130,14 @@ def test_the_folder_keeps_what_was_found(trained):
         "precision": "fp32",
         "device": "cpu",
     }
-    assert judge_run(trained, which="last", cpu=True)["checkpoint"] == STEPS
 
 
-def test_texts_are_judged_with_marks_put_in_and_taken_out(trained):
+def test_texts_are_evaluated_with_marks_put_in_and_taken_out(trained):
     task = read_run(trained / "run.json").task
-    found = judge_run(trained, which="last", cpu=True)["accuracy"]
-    model = SequenceClassifier.from_pretrained(find_model(str(trained), "last")).eval()
-    test, sets = task.splits.test, judge.tests_of(task)
-    assert list(sets) == list(found) == ["test", "insertion", "deletion"] and sets["test"] is test
+    found = of_last(trained)
+    model = SequenceClassifier.from_pretrained(Trained.open(str(trained), "last").path).eval()
+    test, sets = task.splits.test, sets_of(task)
+    assert list(sets) == list(found) == list(evaluated(trained)["accuracy"]) == ["test", "insertion", "deletion"]
     changed = {"insertion": insert_punctuation(test.sequences), "deletion": delete_punctuation(test.sequences)}
     for name, sequences in changed.items():
         assert sets[name].sequences.fingerprint() == sequences.fingerprint() != test.sequences.fingerprint()
@@ -127,12 +146,12 @@ def test_texts_are_judged_with_marks_put_in_and_taken_out(trained):
     assert len(set(found.values())) > 1
 
 
-def test_other_sequences_are_judged_as_they_are():
+def test_other_sequences_are_evaluated_as_they_are():
     task = Classification(ListOps(train=4, dev=4, test=4), length=60)
-    assert list(judge.tests_of(task)) == ["test"] and judge.tests_of(task)["test"] is task.splits.test
+    assert [evaluator.name for evaluator in task.evaluators("test")] == list(sets_of(task)) == ["test"]
 
 
-def test_pairs_are_judged_with_marks_put_in_and_taken_out_too(tmp_path):
+def test_pairs_are_evaluated_with_marks_put_in_and_taken_out_too(tmp_path):
     task = PairClassification(Aan(write_pairs(tmp_path / "aan")), length=60, sequences=8)
     run = run_of("pairs", PairConfig(LongShort(4, 2), classes=2, **SIZES), task, steps=3)
     do(run, tmp_path)
@@ -141,9 +160,9 @@ def test_pairs_are_judged_with_marks_put_in_and_taken_out_too(tmp_path):
     with torch.no_grad():
         sides = [[torch.from_numpy(test.documents[d].astype(np.int64))[None] for d in pair] for pair in test.pairs]
         right = sum(int(model(a, b).argmax()) == label for (a, b), label in zip(sides, test.labels, strict=True))
-    found = judge_run(tmp_path / "pairs", cpu=True)["accuracy"]
+    found = evaluated(tmp_path / "pairs")["accuracy"]
     assert list(found) == ["test", "insertion", "deletion"] and found["test"] == right / 20
-    sets = judge.tests_of(task)
+    sets = sets_of(task)
     for name, change in (("insertion", insert_punctuation), ("deletion", delete_punctuation)):
         assert sets[name].documents.fingerprint() == change(test.documents).fingerprint()
         assert sets[name].pairs.tolist() == test.pairs.tolist() and sets[name].labels.tolist() == test.labels.tolist()
@@ -156,7 +175,7 @@ def encoder(tmp_path_factory):
     tiny_checkpoint(out / "published", "roberta", "Model")
     source = Tokenised(Imdb(write_reviews(out / "imdb"), held_out=0.2), out / "published")
     model = TextClassifierConfig(str(out / "published"), length=20, attention=Full())
-    run = run_of("encoder", model, TextClassification(source, length=20, sequences=16, judged=7))
+    run = run_of("encoder", model, TextClassification(source, length=20, sequences=16, evaluation_batch=7))
     do(replace(run, optimizer=AdamW(lr=3e-3), steps=8), out)
     return out / "encoder"
 
@@ -174,64 +193,84 @@ def counted_by_transformers(folder, numbers):
     return right
 
 
-def test_encoders_are_judged_on_the_longest_texts_too(encoder):
+def test_encoders_are_evaluated_on_the_longest_texts_too(encoder):
     task = read_run(encoder / "run.json").task
     lengths = task.splits.test.lengths
     longest = sorted(sorted(range(50), key=lambda i: (lengths[i], i))[-5:])
-    sets = judge.tests_of(task)
-    assert list(sets) == ["test", "longest tenth"] and sets["test"] is task.splits.test
+    sets = sets_of(task)
+    assert list(sets) == list(evaluated(encoder)["accuracy"]) == ["test", "longest tenth"]
     assert sets["longest tenth"].labels.tolist() == task.splits.test.labels[longest].tolist()
     assert sorted(sets["longest tenth"].lengths) == sorted(lengths)[-5:] and min(sorted(lengths)[-5:]) > 20
-    found = judge_run(encoder, which="last", cpu=True)["accuracy"]
+    found = of_last(encoder)
     checkpoint = checkpoints(read_run(encoder / "run.json"), encoder.parent).last()
     right = {"test": range(50), "longest tenth": longest}
     counts = {name: counted_by_transformers(checkpoint, numbers) / len(numbers) for name, numbers in right.items()}
     assert found == counts and found["test"] != found["longest tenth"]
 
 
-def test_the_command_judges_encoders(encoder, tmp_path, capsys):
-    task = read_run(encoder / "run.json").task
-    assert is_classifier(str(encoder)) and not classifies(MaskedText(task.source, length=20))
-    asked = dict(split="both", which="best", cpu=True)
-    found = judge_classifier(str(encoder), data=None, out=tmp_path / "found.json", **asked)
+def test_the_command_evaluates_encoders(encoder, tmp_path, capsys):
+    def found_by(**options):
+        return evaluate_model(str(encoder), Options(cpu=True, **options))["accuracy"]
+
+    found = found_by(out=tmp_path / "found.json")
     said = capsys.readouterr().out.splitlines()
-    assert list(found) == ["dev", "test", "longest tenth"] and said[2].endswith(" of 5)")
+    assert list(found) == [line.split(":")[0] for line in said] == ["dev", "test", "longest tenth"]
+    assert said[2].endswith(" of 5)")
     assert json.loads((tmp_path / "found.json").read_text())["accuracy"] == found
     (encoder.parent / "imdb").rename(tmp_path / "moved")
     try:
-        with pytest.raises(FileNotFoundError, match="if it moved, evaluate with --data"):
-            judge_classifier(str(encoder), data=None, out=None, **asked)
-        assert judge_classifier(str(encoder), data=tmp_path / "moved", out=None, **asked) == found
+        with pytest.raises(FileNotFoundError, match=f"{encoder}.*--data"):
+            found_by()
+        assert found_by(data=tmp_path / "moved") == found
     finally:
         (tmp_path / "moved").rename(encoder.parent / "imdb")
-    assert list(judge_classifier(str(encoder), data=None, out=None, **{**asked, "split": "dev"})) == ["dev"]
+    assert list(found_by(split="dev")) == ["dev"]
 
 
-@pytest.mark.parametrize("kind", ["text", "masked"])
-def test_what_is_no_classification_is_refused(kind, tmp_path):
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    """A run that restores hidden tokens of lists."""
+    out = tmp_path_factory.mktemp("masked")
     task = MaskedModelling(ListOps(train=20, dev=4, test=4), length=60, sequences=8, mask=20)
-    masked = run_of("masked", MaskedConfig(**vars(MODEL)), task)
-    run = {"text": language(tmp_path), "masked": masked}[kind]
-    do(replace(run, steps=1), tmp_path)
-    with pytest.raises(ValueError, match=f"{run.name} is no run of a classification"):
-        judge_run(tmp_path / run.name, cpu=True)
-    assert not (tmp_path / run.name / JUDGED).exists()
+    run = run_of("masked", MaskedConfig(**vars(MODEL)), task, steps=2)
+    do(run, out)
+    return out / "masked"
+
+
+def test_what_is_no_classification_is_not_in_a_table(masked, tmp_path):
+    text = language(tmp_path, steps=1)
+    do(text, tmp_path)
+    for folder, metric in ((masked, "dev_loss"), (tmp_path / text.name, "bpc")):
+        with pytest.raises(ValueError, match=f"{folder.name}.*{metric}"):
+            evaluated(folder)
+        assert not (folder / "evaluated.json").exists()
+
+
+def test_hidden_tokens_are_restored_as_often_as_while_training(masked, capsys):
+    """Of the development set alone."""
+    found = evaluate_model(str(masked), Options(which="last", cpu=True))
+    assert found["restored"] == {"dev": RunFolder(masked).result()["metrics"]["restored"]}
+    (line,) = capsys.readouterr().out.splitlines()
+    right, count = line.rpartition("(")[2].rstrip(")").split(" of ")
+    assert line.startswith("dev: ") and int(right) / int(count) == found["restored"]["dev"]
+    with pytest.raises(ValueError, match=f"{masked}.*test"):
+        evaluate_model(str(masked), Options(split="test", cpu=True))
 
 
 def test_a_trained_model_comes_with_its_run(trained):
-    best, last = (find_model(str(trained), which) for which in ("best", "last"))
-    run, model = load_trained(str(trained), "cpu")
-    assert run == reviews(trained.parent / "imdb") and best != last
-    assert isinstance(model, SequenceClassifier) and not model.training
-    for name, which, expected in ((trained, "best", best), (trained, "last", last), (last, "best", last)):
-        of_run, model = load_trained(str(name), "cpu", which)
-        weights = SequenceClassifier.from_pretrained(expected).state_dict()
-        assert of_run == run and all(torch.equal(t, weights[key]) for key, t in model.state_dict().items())
+    best, last = (Trained.open(str(trained), which) for which in ("best", "last"))
+    assert best.run == reviews(trained.parent / "imdb") and best.path != last.path
+    for name, which, expected in ((trained, "best", best), (trained, "last", last), (last.path, "best", last)):
+        opened = Trained.open(str(name), which)
+        model, weights = opened.model(), SequenceClassifier.from_pretrained(expected.path).state_dict()
+        assert isinstance(model, SequenceClassifier) and not model.training
+        assert opened == expected and opened.run == best.run
+        assert all(torch.equal(t, weights[key]) for key, t in model.state_dict().items())
 
 
 def test_a_folder_without_a_run_or_without_weights_is_named(trained, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere holds no run: run\.json is not there"):
-        load_trained(str(tmp_path / "nowhere"), "cpu")
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "nowhere")):
+        Trained.open(str(tmp_path / "nowhere"))
     (tmp_path / "run.json").write_bytes((trained / "run.json").read_bytes())
-    with pytest.raises(FileNotFoundError, match="holds neither a run with checkpoints nor a model"):
-        load_trained(str(tmp_path), "cpu")
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        Trained.open(str(tmp_path))
