@@ -10,7 +10,7 @@ JOBS ?= 2
 help:
 	@echo "make demo        train a small language model on this machine, and show what it learned"
 	@echo "make test        lint, import contracts, type check, tests (JOBS=2 at a time)"
-	@echo "make test-gpu    the kernels at real sizes, on a CUDA machine"
+	@echo "make test-gpu    the kernels at real sizes, on a CUDA machine (JOBS=6 for six tests at a time)"
 	@echo "make bench       speed on this machine, as ratios to full attention"
 	@echo "make bench-gpu   the same on a GPU: layers and the operation alone, time and memory"
 	@echo "make clean       remove the virtual environment and what the commands wrote"
@@ -22,8 +22,9 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 test-gpu: $(READY)
-	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/pytest tests/gpu tests/ops tests/nn/test_fused.py tests/nn/test_causal.py \
-		tests/nn/test_attention.py --device cuda
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/pytest tests/gpu -n $(JOBS) --dist worksteal
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(BIN)/pytest tests/ops tests/nn/test_fused.py tests/nn/test_causal.py \
+		tests/nn/test_attention.py -n $(JOBS) --dist worksteal --device cuda
 
 lint: $(READY)
 	$(BIN)/ruff check src tests examples

@@ -47,7 +47,7 @@ def test_packing_moves_real_tokens_to_the_front_in_their_order():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_without_a_gpu_nothing_is_packed(dtype):
-    assert not packed.packable(torch.zeros(1, 2, 3, 8, dtype=dtype))
+    assert not packed.packable(torch.zeros(1, 2, 3, 8, dtype=dtype, device="cpu"))
 
 
 def test_full_attention_packs_what_has_a_mask(monkeypatch):
