@@ -94,7 +94,7 @@ def at_offset(bias: Tensor, geometry: Tiles, i: Tensor, j: Tensor) -> Tensor:
     """The bias [H, N, M] of every offset (dy, dx) from key to query; any value where the offset is not in the table."""
     dy, dx = i // geometry.width - j // geometry.width, i % geometry.width - j % geometry.width
     middle = geometry.offsets // 2
-    dy, dx = ((d + middle).clamp(0, geometry.offsets - 1) for d in (dy, dx))
+    dy, dx = ((d + middle) % geometry.offsets for d in (dy, dx))  # PyTorch 2.11 compiles no clamp here, on a GPU
     return bias[:, dy, dx]
 
 
