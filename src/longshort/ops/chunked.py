@@ -248,7 +248,11 @@ def backward_in_chunks(
 ) -> Operands:
     """Gradients of the operands, in float32 at least: a key or a row gets a part of its own from every chunk."""
     exact = torch.promote_types(out.dtype, torch.float32)
-    totals = Operands._make(None if t is None else torch.zeros_like(t, dtype=exact) for t in operands)
+    # One head's keys come with strides for which PyTorch 2.11's deterministic sums at indices are wrong on a GPU
+    layout = torch.contiguous_format if out.shape[1] == 1 else torch.preserve_format
+    totals = Operands._make(
+        None if t is None else torch.zeros_like(t, dtype=exact, memory_format=layout) for t in operands
+    )
     mean = (d_out * out).sum(dim=4, keepdim=True, dtype=exact)
     for a, b, rows in chunks(plan, operands):
         x, d = operands.chunk(plan, a, b, rows), d_out[:, :, a:b].contiguous()
