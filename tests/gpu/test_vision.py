@@ -42,7 +42,7 @@ def test_kernels_are_plain_pytorch(config, size, monkeypatch):
         assert (found - plain).norm() <= 2e-3 * plain.norm() + 1e-5
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the compiler imports
+@pytest.mark.filterwarnings("default")  # torch.compile has warnings of its own
 @pytest.mark.parametrize("make", [lambda: ViL.preset("medium"), lambda: CvT.preset("ls_13")], ids=["ViL", "CvT"])
 def test_compiled_and_in_bf16_at_the_papers_size(make):
     torch.manual_seed(0)

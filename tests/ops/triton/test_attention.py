@@ -269,6 +269,7 @@ layers = pytest.mark.parametrize("name", LAYERS)
 
 
 @layers
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the compiler imports
 def test_layers_compile_into_one_graph(name):
     layer, n, rest = LAYERS[name]
     layer = copy.deepcopy(layer).eval()
