@@ -27,8 +27,8 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, no other process trains in this folder. One that was made for nothing is removed."""
-        existed = self.path.exists()
+        """Inside, no other process trains in this folder. Folders that were made for nothing are removed."""
+        new = [each for each in (self.path, *self.path.parents) if not each.exists()]
         with ExitStack() as stack:
             try:
                 with writing(self.path):
@@ -40,9 +40,9 @@ class RunFolder:
             try:
                 yield
             finally:
-                if not existed:
-                    with suppress(OSError):
-                        self.path.rmdir()
+                with suppress(OSError):
+                    for each in new:
+                        each.rmdir()
 
     @cached_property
     def recorded(self) -> Any:

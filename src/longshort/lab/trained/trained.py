@@ -30,10 +30,9 @@ from longshort.lab.trained.weights import Buildable, build, load_weights
 from longshort.models import CharLM, CvT, PairClassifier, SequenceClassifier, ViL
 from longshort.models.charlm import CharLMConfig
 from longshort.models.cvt import CvTConfig
-from longshort.models.hub import read_config
 from longshort.models.sequence import MaskedConfig, MaskedModel, PairConfig, SequenceConfig
 from longshort.models.vil import ViLConfig
-from longshort.serial import UnregisteredError, read_json
+from longshort.serial import UnregisteredError, from_json, read_json, reading
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +105,10 @@ class Trained:
         """With its weights, in eval mode. What is recorded in a checkpoint is compared with its checksums."""
         try:
             model = self._model()
-        except RuntimeError as error:
-            if type(error) is not RuntimeError:  # CheckpointError and others that are sentences
+        except (RuntimeError, ValueError) as error:
+            if type(error) not in (RuntimeError, ValueError) or self.name in str(error):  # these say what it is about
                 raise
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"no model can be made of the config of {self.name}: {reason}") from error
+            raise ValueError(f"{self.name} cannot be opened: {str(error).partition(chr(10))[0]}") from error
         return model.to(device).eval()
 
     def _model(self) -> nn.Module:
@@ -155,6 +153,8 @@ class Trained:
     def task(self, data: Path | None = None) -> Any:
         """What it was trained on, which may lie elsewhere now: in `data`. Warns if the content is another."""
         if self.run is None:
+            if (folder := folder_of(self.path)) is not None:
+                _ = folder.run  # says which class is not registered here
             raise ValueError(f"{self.name} does not say what it was trained on: no run is recorded beside it")
         task = self.run.task if data is None else moved(self.run.task, data)
         with self.named_if_missing(data):
@@ -196,11 +196,19 @@ def locate(name: str, which: Which = "best") -> str:
     return name
 
 
+def folder_of(path: Path | None) -> RunFolder | None:
+    """Of the run that a checkpoint is of."""
+    if path is None or path.resolve().parent.name != "checkpoints":
+        return None
+    folder = RunFolder(path.resolve().parents[1])
+    return folder if folder.record.exists() else None
+
+
 def run_of(path: Path) -> Run | None:
     """That made a checkpoint. None of another folder, of a run with classes that are not registered here, and of one of
     JAX."""
-    folder = RunFolder(path.resolve().parents[1])
-    if path.resolve().parent != folder.checkpoints.folder or not folder.record.exists():
+    folder = folder_of(path)
+    if folder is None:
         return None
     try:
         return folder.run if isinstance(folder.run.model, Buildable) else None
@@ -211,11 +219,13 @@ def run_of(path: Path) -> Run | None:
 def config_of(path: Path) -> Any:
     """Of one of our models; None of one of transformers."""
     facts = read_json(path, "config of a model")
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path} is no config of a model: it is no object")
-    if "model_type" in facts:
-        return None
-    return read_config(path, None if "type" in facts else _guessed(facts))
+    with reading(path, "config of a model"):
+        if "model_type" in facts:
+            return None
+        config = from_json(facts, None if "type" in facts else _guessed(facts))
+        if type(config) not in MODELS:
+            raise ValueError(f"{type(config).__name__} is of no model that is known here")
+        return config
 
 
 def _guessed(facts: dict[str, Any]) -> type:
