@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from earlier_runs import earlier
+from flax import nnx
 from rich.console import Console
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from longshort.jax import SequenceClassifier, from_torch, to_torch
 from longshort.lab.jax.earlier import convert, run_of
 from longshort.lab.jax.recipes import listops
 from longshort.lab.jax.train import command_line, main, train
@@ -20,7 +23,7 @@ from longshort.lab.runs.checkpoints import check, read_facts
 from longshort.lab.runs.errors import TrainingError
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.log import read_log
-from longshort.models.sequence import SequenceClassifier
+from longshort.models.sequence import SequenceClassifier as TorchClassifier
 
 NAME = "jax.listops.w2r2.seed0"
 
@@ -64,7 +67,18 @@ def test_a_run_goes_on_as_it_would_have(old):
     assert sums(folder.checkpoints.best() / WEIGHTS) == pytest.approx(expected["best"], abs=1e-5)
     assert [line["step"] for line in read_log(folder.path) if "accuracy" in line] == [2, 4]
     assert not (folder.path / "last.safetensors").exists() and not (folder.path / "best").exists()
-    SequenceClassifier.from_pretrained(folder.checkpoints.best())
+    TorchClassifier.from_pretrained(folder.checkpoints.best())
+
+
+def test_its_best_model_is_read_by_jax_and_by_pytorch(old):
+    run, folder, expected = old
+    weights = load_file(folder.path / "best" / WEIGHTS)
+    ours = from_torch(weights, SequenceClassifier(run.model, rngs=nnx.Rngs(0)))
+    read = {name: value.astype(np.float64).sum() for name, value in to_torch(ours).items()}
+    assert read == pytest.approx(expected["weights"], abs=1e-5)
+    tokens = np.arange(1, 17)[None]
+    theirs = TorchClassifier.from_pretrained(folder.path / "best").eval()
+    np.testing.assert_allclose(ours(tokens), theirs(torch.from_numpy(tokens)).detach(), atol=1e-5)
 
 
 def test_it_is_refused_as_a_folder_of_today_is(old):

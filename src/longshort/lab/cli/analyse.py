@@ -17,10 +17,10 @@ from longshort.lab.figures.curves import draw_curves
 from longshort.lab.figures.gaze import draw_gaze, draw_strip, looks_at, looks_back
 from longshort.lab.figures.norms import (
     AT_START,
+    PANELS,
     SEED,
     Sample,
     draw_norm_ratios,
-    kind_of,
     panel_at_start,
     panel_of_model,
 )
@@ -151,7 +151,7 @@ def draw_norms(names: Sequence[str], out: Path, *, prompt: Path | None) -> None:
     models = {label: Trained.open(name) for label, name in labels(names).items()}
     panels = []
     for kind in AT_START:
-        of_kind = {label: trained for label, trained in models.items() if kind_of(trained) == kind}
+        of_kind = {label: trained for label, trained in models.items() if PANELS[trained.expect(*PANELS).kind] == kind}
         drawn = [panel_of_model(kind, trained, label, text) for label, trained in of_kind.items()]
         panels += drawn or [panel_at_start(kind, text)]
     draw_norm_ratios(panels, out)

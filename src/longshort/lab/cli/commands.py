@@ -178,27 +178,10 @@ def evaluate(
         out: JSON file for the result
         cpu: leave the GPU alone
     """
+    options = dict(locals())
     from longshort.lab.cli.evaluate import Options, evaluate_model
 
-    options = Options(
-        split,
-        on,
-        corrupt,
-        side,
-        crop,
-        protocol,
-        corpus,
-        data,
-        text,
-        context,
-        step,
-        batch,
-        which,
-        compile,
-        out,
-        cpu,
-    )
-    evaluate_model(model, options)
+    evaluate_model(options.pop("model"), Options(**options))
 
 
 def generate(

@@ -178,10 +178,6 @@ def panel_of(kind: Kind, title: str, weights: str, model: nn.Module, given: Tens
     return Panel(title, weights, words, ratios)
 
 
-def kind_of(trained: Trained) -> Kind:
-    return PANELS[trained.expect(*PANELS).kind]
-
-
 def tokens_of(trained: Trained, model: Any, text: Sample) -> tuple[Tensor, str]:
     """The beginning of the text in a converted model's own tokens, [1, N]."""
     from longshort.hf import hf, quiet
