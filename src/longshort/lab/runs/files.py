@@ -53,7 +53,7 @@ def write_json(to: Path, facts: Any) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """What a kill left of whole files. For a folder that no other process writes into."""
-    for path in folder.glob(f"*{UNFINISHED}"):
+    for path in folder.glob(f"*.{'?' * 8}{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 

@@ -62,7 +62,7 @@ IN_WORDS: dict[Kind, str] = {
     "pictures": "a vision model",
     "encoder": "an encoder of transformers",
     "masked": "a model that restores hidden tokens",
-    "released": "a released vision model",
+    "released": "a vision model",
     "other": "a model of your own",
 }
 
@@ -90,6 +90,8 @@ class Trained:
             return cls(name, "released", Path(name))
         where = locate(name, which)
         path = Path(where)
+        if path.is_file():
+            raise ValueError(f"{name} is a file: give the folder of a run or of a model")
         if not path.is_dir():
             if where.count("/") != 1 or path.parent.is_dir():
                 raise FileNotFoundError(
@@ -146,7 +148,7 @@ class Trained:
     def expect(self, *kinds: Kind) -> Trained:
         """Itself, if it is of one of these kinds."""
         if self.kind not in kinds:
-            wanted = " or ".join(IN_WORDS[kind] for kind in kinds)
+            wanted = " or ".join(dict.fromkeys(IN_WORDS[kind] for kind in kinds))
             raise ValueError(f"{self.name} is {IN_WORDS[self.kind]}, and {wanted} is needed")
         return self
 
@@ -155,7 +157,9 @@ class Trained:
         if self.run is None:
             if (folder := folder_of(self.path)) is not None:
                 _ = folder.run  # says which class is not registered here
-            raise ValueError(f"{self.name} does not say what it was trained on: no run is recorded beside it")
+            raise ValueError(
+                f"{self.name} does not say what it was trained on: give the folder of the run, or of its checkpoint"
+            )
         task = self.run.task if data is None else moved(self.run.task, data)
         with self.named_if_missing(data):
             fingerprint = task.fingerprint()
