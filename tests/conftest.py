@@ -22,6 +22,11 @@ settings.register_profile("longshort", deadline=None, derandomize=True, max_exam
 settings.load_profile("longshort")
 
 
+def pytest_collection_modifyitems(items):
+    """Those of JAX last: its threads are no good company for tests that fork processes."""
+    items.sort(key=lambda item: "jax" in item.path.parts)
+
+
 @pytest.fixture
 def figures(monkeypatch):
     """The figures that are saved from here on."""
