@@ -12,6 +12,8 @@ import torch
 from training import Points, language, points
 
 from longshort import serial
+from longshort.lab.data import Imdb
+from longshort.lab.data.source import CorpusSource, FileSource
 from longshort.lab.recipes import RECIPES
 from longshort.lab.train import AdamW, Run
 from longshort.models.charlm import CharLMConfig
@@ -139,6 +141,21 @@ def test_a_path_is_a_string():
         from_json({"type": "path", "path": 5})
     with pytest.raises(ValueError, match=r"path.*None"):
         from_json({"type": "path"})
+
+
+def test_a_path_that_was_given_as_a_string_comes_back_as_a_path():
+    assert again(FileSource("notes.txt")) == FileSource(Path("notes.txt"))
+    assert again(Imdb("reviews")) == Imdb(Path("reviews")) and again(Imdb()) == Imdb()
+    assert again(CorpusSource("enwik8")).name == "enwik8"
+
+
+@pytest.mark.parametrize(
+    "kind, advice", [("Linformer", "longshort.baselines"), ("Run", "longshort.lab.trained"), ("jax.Full", "lab.jax")]
+)
+def test_what_is_ours_and_not_imported_is_said_to_be(kind, advice, monkeypatch):
+    monkeypatch.setattr(serial, "REGISTRY", {})
+    with pytest.raises(UnregisteredError, match=advice):
+        from_json({"type": kind})
 
 
 def test_configs_are_bounded():

@@ -111,24 +111,24 @@ def fields_as_json(value: Any) -> dict[str, Any]:
     return {f.name: as_json(getattr(value, f.name)) for f in fields(value) if f.init}
 
 
-def current(value: Any) -> Any:
+def with_current_names(value: Any) -> Any:
     """JSON of an earlier version, with the names that classes and fields have now."""
     if isinstance(value, list):
-        return [current(v) for v in value]
+        return [with_current_names(v) for v in value]
     if not isinstance(value, dict):
         return value
     kind = value.get("type")
     kind = FORMER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
-    renamed = {FORMER_FIELDS.get((str(kind), name), name): current(v) for name, v in value.items()}
+    renamed = {FORMER_FIELDS.get((str(kind), name), name): with_current_names(v) for name, v in value.items()}
     return {**renamed, "type": kind} if "type" in value else renamed
 
 
 def from_json(value: Any, expected: type[T] | None = None) -> Any:
     """The dataclasses again. Types are checked, and `expected` is the type of the outermost."""
-    made = _from_json(current(value), expected)
-    if expected is not None and not isinstance(made, expected):
-        raise ValueError(f"expected {expected.__name__}, got {_short(made)}")
-    return made
+    result = _from_json(with_current_names(value), expected)
+    if expected is not None and not isinstance(result, expected):
+        raise ValueError(f"expected {expected.__name__}, got {_short(result)}")
+    return result
 
 
 def _from_json(value: Any, expected: type | None = None) -> Any:
@@ -143,25 +143,36 @@ def _from_json(value: Any, expected: type | None = None) -> Any:
         return Path(value["path"])
     cls = REGISTRY.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise UnregisteredError(
-            f"type {_short(kind)} is not registered here; for a class of your own, import its module first "
-            "(longshort.serial.registered)"
-        )
-    given = {name: _from_json(v) for name, v in value.items() if name != "type"}
-    _check_fields(cls, given)
-    return cls(**given)
+        raise UnregisteredError(f"type {_short(kind)} is not registered here: {_advice(kind)}")
+    arguments = {name: _from_json(v) for name, v in value.items() if name != "type"}
+    _check_fields(cls, arguments)
+    return cls(**arguments)
 
 
-def _check_fields(cls: type, given: dict[str, Any]) -> None:
-    known = {f.name: f for f in fields(cls) if f.init}
-    if unknown := sorted(given.keys() - known):
+def _advice(kind: Any) -> str:
+    name = str(kind)
+    if name.startswith("jax."):
+        return "it is of a training in JAX (python -m longshort.lab.jax.train)"
+    if name in FORMER_NAMES.values():
+        module = next(module for module, names in FORMER_MODULES.items() if name in names)
+        ours = "longshort.baselines" if module.startswith("longshort.baselines") else "longshort.lab.trained"
+        return f"import {ours} first"
+    return "register a class of your own with longshort.serial.registered, and import its module first"
+
+
+def _check_fields(cls: type, arguments: dict[str, Any]) -> None:
+    """Raises a ValueError where they do not fit the class. Strings become paths where a path is wanted."""
+    fields_by_name = {f.name: f for f in fields(cls) if f.init}
+    if unknown := sorted(arguments.keys() - fields_by_name):
         raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}: was this written by a newer version?")
-    needed = (n for n, f in known.items() if f.default is f.default_factory is dataclasses.MISSING)
-    if missing := [name for name in needed if name not in given]:
+    needed = (n for n, f in fields_by_name.items() if f.default is f.default_factory is dataclasses.MISSING)
+    if missing := [name for name in needed if name not in arguments]:
         raise ValueError(f"{cls.__name__} lacks {', '.join(missing)}")
     hints = get_type_hints(cls)
-    for name, value in given.items():
-        if not fits(value, hints[name]):
+    for name, value in arguments.items():
+        if isinstance(value, str) and not fits(value, hints[name]) and fits(Path(value), hints[name]):
+            arguments[name] = Path(value)  # a path may be arguments as a string
+        elif not fits(value, hints[name]):
             raise ValueError(f"{name} of {cls.__name__} cannot be {_short(value)}")
 
 
@@ -217,7 +228,7 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def read(path: Path, expected: type[T], what: str) -> T:
-    """A dataclass from a file. what: the file is called that when it cannot be read."""
+    """A dataclass from a file. what: how an error names the kind of file."""
     with reading(path, what):
         value: T = from_json(json.loads(path.read_bytes()), expected)
         return value

@@ -77,12 +77,12 @@ def test_a_run_is_evaluated_as_it_was(old, name, tmp_path, capsys):
 @pytest.mark.parametrize("name", [name for name in RUNS if name in ("classifier", "pairs", "pictures", "reviews")])
 def test_what_was_noted_of_a_run_is_read_and_comes_out_again(old, name):
     out, expected = old
-    before = RunFolder(out / name).evaluated()
+    before = RunFolder(out / name).evaluated
     assert before["accuracy"] == expected[name]["evaluated"]
     after = evaluate_run(RunFolder(out / name).run, out, cpu=True)
     assert after["accuracy"] == pytest.approx(before["accuracy"]) and after.keys() == before.keys()
     assert after["data"] == before["data"] and after["checkpoint"] == before["checkpoint"]
-    assert RunFolder(out / name).evaluated() == after
+    assert RunFolder(out / name).evaluated == after
 
 
 @pytest.mark.parametrize("name", SAVED)

@@ -16,7 +16,7 @@ __all__ = ["hf", "quiet"]
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without its bars and reports: heads are new by our own wish. Errors are raised all the same."""
+    """Silences transformers' progress bars and "newly initialised" warnings. Errors still raise."""
     logging = hf.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from longshort.lab.data import CORPORA, DownloadError, corpus
-from longshort.lab.runs.files import cache_folder
+from longshort.lab.data.files import cache_folder
 
 PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 

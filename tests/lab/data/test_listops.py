@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from longshort.lab.data import generated, listops
+from longshort.lab.data.files import cache_folder
 from longshort.lab.data.generated import Draws, cached, check, collect
 from longshort.lab.data.labelled import Labelled, Sequences
 from longshort.lab.data.listops import OPERATORS, VOCABULARY, ListOps, generate, text_of, value, without_brackets
-from longshort.lab.runs.files import cache_folder
 
 SMALL = dict(train=50, dev=10, test=10)
 

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from longshort.lab.data import pathfinder
+from longshort.lab.data.files import cache_folder
 from longshort.lab.data.generated import Draws
 from longshort.lab.data.pathfinder import (
     APART,
@@ -30,7 +31,6 @@ from longshort.lab.data.pathfinder import (
     mirrored,
     place,
 )
-from longshort.lab.runs.files import cache_folder
 
 SMALL = dict(train=50, dev=10, test=10)
 

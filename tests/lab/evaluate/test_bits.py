@@ -112,7 +112,7 @@ def test_parts_add_up_to_the_whole(model, protocol):
 @each
 def test_told_is_the_work(model, protocol):
     told = []
-    bits(model, text(50), protocol, block=5, tell=told.append)
+    bits(model, text(50), protocol, block=5, advance=told.append)
     assert sum(told) == work(text(50), protocol)
 
 

@@ -79,7 +79,7 @@ def test_a_released_file(tmp_path):
     torch.save(state, tmp_path / "model.pth")
     opened = Trained.open(str(tmp_path / "model.pth"))
     model = opened.model()
-    assert opened.pictures and opened.view(model).side == 64
+    assert opened.vision and opened.view(model).side == 64
     with torch.no_grad():
         torch.testing.assert_close(
             model(torch.from_numpy(data["image"])), torch.from_numpy(data["logits"]), atol=1e-5, rtol=0

@@ -172,11 +172,11 @@ def run(tmp_path):
 
 
 def test_a_run_is_evaluated_on_its_own_pictures_or_on_others(run, data, tmp_path, capsys):
-    assert Trained.open(str(run)).pictures
+    assert Trained.open(str(run)).vision
     assert main(["evaluate", str(run), "--cpu"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    share = RunFolder(run).result()["metrics"]["accuracy"]
-    assert line == f"validation: {100 * share:.2f} %"
+    share = RunFolder(run).result["metrics"]["accuracy"]
+    assert line.startswith(f"validation: {100 * share:.2f} % (")
     out = tmp_path / "found.json"
     assert main(["evaluate", str(run), "--cpu", "--on", "robustness", "--data", str(data), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -194,7 +194,7 @@ def test_saved_and_released_models_are_known(tmp_path):
         model.save_pretrained(tmp_path / type(model).__name__)
         opened = Trained.open(str(tmp_path / type(model).__name__))
         found = opened.model()
-        assert type(found) is type(model) and isinstance(found, ViL | CvT) and opened.pictures
+        assert type(found) is type(model) and isinstance(found, ViL | CvT) and opened.vision
         assert opened.view(found) == Middle(48 if isinstance(model, ViL) else 224, 0.875)
     with pytest.raises(FileNotFoundError, match=r"none\.pth"):
         Trained.open("none.pth")

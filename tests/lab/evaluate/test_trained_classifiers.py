@@ -120,7 +120,7 @@ def test_the_accuracy_is_that_of_the_best_checkpoint(trained):
 
 def test_the_folder_keeps_what_was_found(trained):
     facts = evaluated(trained)
-    assert RunFolder(trained).evaluated() == json.loads((trained / "evaluated.json").read_text()) == facts
+    assert RunFolder(trained).evaluated == json.loads((trained / "evaluated.json").read_text()) == facts
     assert {name: facts[name] for name in facts if name != "accuracy"} == {
         "run": "reviews",
         "checkpoint": 1,
@@ -249,7 +249,7 @@ def test_what_is_no_classification_is_not_in_a_table(masked, tmp_path):
 def test_hidden_tokens_are_restored_as_often_as_while_training(masked, capsys):
     """Of the development set alone."""
     found = evaluate_model(str(masked), Options(which="last", cpu=True))
-    assert found["restored"] == {"dev": RunFolder(masked).result()["metrics"]["restored"]}
+    assert found["restored"] == {"dev": RunFolder(masked).result["metrics"]["restored"]}
     (line,) = capsys.readouterr().out.splitlines()
     right, count = line.rpartition("(")[2].rstrip(")").split(" of ")
     assert line.startswith("dev: ") and int(right) / int(count) == found["restored"]["dev"]

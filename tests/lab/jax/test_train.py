@@ -73,12 +73,12 @@ def whole(small, tmp_path_factory):
 def test_what_is_best_is_a_model_of_pytorch(whole, small):
     folder = RunFolder(whole.folder)
     assert whole.folder.name == NAME and folder.run == small
-    assert folder.result() == {**vars(whole), "folder": str(whole.folder)} and whole.step == 6
+    assert folder.result == {**vars(whole), "folder": str(whole.folder)} and whole.step == 6
     accuracy = {line["step"]: line["accuracy"] for line in read_log(whole.folder) if "accuracy" in line}
     assert list(accuracy) == [3, 6] and whole.best == max(accuracy.values()) == accuracy[whole.best_step]
     best = folder.checkpoints.best()
     assert read_facts(best)["best"] == -whole.best and read_facts(best)["step"] == whole.best_step
-    assert folder.evaluated() == {
+    assert folder.evaluated == {
         "run": NAME,
         "checkpoint": whole.best_step,
         "dev": whole.best,

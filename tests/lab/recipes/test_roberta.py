@@ -63,7 +63,7 @@ def test_from_a_checkpoint_to_an_evaluated_classifier(kind, tmp_path, capsys, mo
     run = "out/roberta.base.tiny.w8r4.n80.seed0"
     capsys.readouterr()
     assert main(["evaluate", run, "--cpu", "--which", "last"]) == 0
-    restored = RunFolder(tmp_path / run).result()["metrics"]["restored"]
+    restored = RunFolder(tmp_path / run).result["metrics"]["restored"]
     assert capsys.readouterr().out.startswith(f"dev: {100 * restored:.2f} % ")
     losses = [line["loss"] for line in read_log(tmp_path / run) if "loss" in line]
     assert len(losses) == 4 and all(loss > 0 for loss in losses)

@@ -78,7 +78,7 @@ def test_all_lines_are_trained_evaluated_and_written(finished):
 def test_the_last_epoch_is_evaluated_on_the_validation_set(finished):
     """The best would be chosen by the pictures that it is evaluated on."""
     out, found, _ = finished
-    facts = RunFolder(out / name("cvt_13")).evaluated()
+    facts = RunFolder(out / name("cvt_13")).evaluated
     assert facts["checkpoint"] == STEPS and list(facts["accuracy"]) == ["validation"]
     result = json.loads((out / name("cvt_13") / "result.json").read_text())
     assert found[1].accuracy == [100 * result["metrics"]["accuracy"]]

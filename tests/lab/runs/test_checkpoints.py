@@ -187,7 +187,7 @@ def test_the_best_is_the_last_where_it_is_not_known(tmp_path):
     there = Checkpoints(tmp_path)
     for step in (3, 4):
         there.path(step).mkdir()
-    known = dict(step=4, files={}, metrics={}, data="")
+    known = dict(step=4, files={}, metrics={}, data="", best=0.0, last_loss=1.0, seconds=1.0)
     for best_step, expected in ((None, 4), (2, 4), (3, 3)):
         (there.path(4) / META).write_bytes(checkpoint.with_checksum({**known, "best_step": best_step}))
         assert there.best() == there.path(expected)
@@ -205,11 +205,24 @@ def test_where_the_best_cannot_be_known_nothing_is_opened_or_removed(tmp_path, f
     assert there.steps() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("wrong", [dict(step="4"), dict(files=[]), dict(metrics=3), dict(best_step="x"), dict(data=1)])
+WRONG = [
+    *(dict(step=step) for step in ("4", -5, 10**300, True, None)),
+    *(dict(files=files) for files in ([], {"a/b": ""}, {"a\0": ""}, {"..": ""})),
+    dict(metrics=3),
+    dict(best_step="x"),
+    dict(best_step=10**300),
+    dict(data=1),
+    dict(best="x"),
+    dict(seconds=None),
+    dict(last_loss=[]),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_facts_of_wrong_types_are_named(tmp_path, wrong):
-    known = dict(step=4, files={}, metrics={}, data="", best_step=None)
+    known = dict(step=4, files={}, metrics={}, data="", best_step=None, best=0.0, last_loss=1.0, seconds=1.0)
     (tmp_path / META).write_bytes(checkpoint.with_checksum({**known, **wrong}))
-    with pytest.raises(CheckpointError, match=f"{next(iter(wrong))} in {META}"):
+    with pytest.raises(CheckpointError, match=f"{next(iter(wrong))}.* in {META}|in {META}.*{next(iter(wrong))}"):
         check(tmp_path)
 
 

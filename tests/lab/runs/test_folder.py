@@ -3,11 +3,11 @@
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from apart import apart, train_or_be_refused
-from training import do, language, outcome, same_weights, weights
+from training import do, language, outcome, points, same_weights, weights
 
 from longshort.lab.cli import main
 from longshort.lab.runs.folder import RunFolder
@@ -131,6 +131,41 @@ def test_every_reader_of_a_checkpoint_looks_at_its_checksums(copy, capsys, name)
             assert str(checkpoint) in captured.err and "corrupt" in captured.err and "Traceback" not in captured.err
     with pytest.raises(CheckpointError, match="corrupt"):
         Trained.open(str(out / run.name)).model()
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "3", "null", "{}", '{"seconds": "x", "accuracy": 3}', "[" * 100_000])
+def test_results_that_are_none_are_named(tmp_path, content):
+    for name in ("result", "evaluated"):
+        path = tmp_path / f"{name}.json"
+        path.write_text(content)
+        with pytest.raises(ValueError) as error:
+            getattr(RunFolder(tmp_path), name)
+        assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A task as they were before evaluators."""
+
+    metric = "score"
+
+    def fingerprint(self):
+        return ""
+
+    def evaluate(self, model, part, parts):
+        raise AssertionError("not asked")
+
+
+def test_a_task_that_cannot_be_trained_on_is_refused_before_the_work(tmp_path):
+    with pytest.raises(ValueError, match=r"Earlier.*batch.*evaluators"):
+        do(replace(points(), task=Earlier()), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_could_not_be_read_back_is_refused_before_the_work(tmp_path):
+    run = language(tmp_path)
+    with pytest.raises(ValueError, match=r"length.*12.5"):
+        do(replace(run, task=replace(run.task, length=12.5)), tmp_path / "out")
 
 
 def test_a_log_that_was_cut_off_is_read_and_a_damaged_one_is_named(tmp_path):

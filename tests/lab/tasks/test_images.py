@@ -12,7 +12,7 @@ from torch import nn
 from training import checkpoints, do, outcome, stop_before
 
 from longshort.lab.data.images import ImageFolder
-from longshort.lab.evaluate.pictures import scores_of
+from longshort.lab.evaluate.pictures import picture_scores
 from longshort.lab.tasks import images
 from longshort.lab.tasks.augment import Augment
 from longshort.lab.tasks.images import ImageClassification
@@ -72,7 +72,7 @@ def test_every_picture_is_evaluated_once(task):
     assert sum(p["accuracy"][1] for p in parts) == 9
     assert sum(p["dev_loss"][0] for p in parts) == pytest.approx(found["dev_loss"][0], rel=1e-5)
     told = []
-    seen = [which for _, which in scores_of(model, task.splits.dev, task.view, 4, tell=told.append)]
+    seen = [which for _, which in picture_scores(model, task.splits.dev, task.view, 4, advance=told.append)]
     assert sorted(np.concatenate(seen)) == list(range(9)) and sum(told) == 9
     model.scale.data.neg_()
     assert shares(task, model, 0, 1)["accuracy"][0] < 5

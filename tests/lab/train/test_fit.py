@@ -522,7 +522,7 @@ def test_on_a_terminal_one_line_moves(tmp_path):
 
 def test_an_evaluation_is_told_while_it_lasts(tmp_path):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=150)
-    log = Log(tmp_path, "run", 6, step=0, owes=False, quiet=False, console=terminal)
+    log = Log(tmp_path, "run", 6, step=0, evaluation_due=False, quiet=False, console=terminal)
     with log.doing("evaluating"):
         assert log.bar.tasks[0].fields["told"] == "starting  evaluating"
     assert log.bar.tasks[0].fields["told"] == "starting"
@@ -593,6 +593,21 @@ def test_a_log_that_cannot_grow_stops_a_training_which_goes_on_later(tmp_path, m
             do(run, tmp_path)
     do(run, tmp_path, resume=True)
     assert outcome(run, tmp_path) == outcome(run, tmp_path / "whole")
+
+
+def test_the_speed_has_in_it_what_the_device_takes(tmp_path, monkeypatch):
+    """Which is waited for where the loss is read."""
+    take = TorchLoop.take_losses
+
+    def slowly(loop):
+        time.sleep(0.3)
+        return take(loop)
+
+    monkeypatch.setattr(TorchLoop, "take_losses", slowly)
+    do(points(steps=6, log_every=3), tmp_path)
+    lines = [line for line in read_log(tmp_path / "points") if "loss" in line]
+    assert all(line["points_per_second"] < 12 / 0.3 for line in lines)
+    assert lines[0]["seconds"] > 0.3 and lines[1]["seconds"] > 0.6
 
 
 def test_the_speed_is_that_of_training(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from longshort.lab.cli.evaluate import make_room, texts_of
+from longshort.lab.cli.evaluate import check_output_file, texts_of
 from longshort.lab.data.archive import Entry, of_folder
 from longshort.lab.data.images import Pictures, evaluation_chunk, normalised
 from longshort.lab.data.text import open_text
@@ -38,7 +38,7 @@ FIGURES = (".png", ".pdf", ".svg")
 
 def as_figure(out: Path) -> Path:
     """Where a figure goes: a name without an ending gets .png. Numbers may go beside it, into a .json file."""
-    if out.suffix.lower() in FIGURES or out.is_dir():  # which make_room refuses
+    if out.suffix.lower() in FIGURES or out.is_dir():  # which check_output_file refuses
         return out
     if out.suffix:
         raise ValueError(f"out must end in {', '.join(FIGURES)}, got {out}")
@@ -54,12 +54,12 @@ def draw(
     prompt: Path | None,
 ) -> None:
     """Write the figure, and say where."""
-    make_room(out)
+    check_output_file(out)
     if what == "visibility":
         draw_visibility(out)
     elif what == "curves":
         logs = {short: read_log(Path(name)) for short, name in labels(names).items()}
-        missing = [name for name in names if not any("loss" in line for line in read_log(Path(name)))]
+        missing = [short for short, log in logs.items() if not any("loss" in line for line in log)]
         if missing or not names:
             raise ValueError(f"no log of a run in {', '.join(missing)}" if names else "give folders of runs to draw")
         draw_curves(logs, out, against=against)
@@ -83,16 +83,16 @@ def one_of(names: Sequence[str]) -> str:
 def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Path | None, at: Sequence[int]) -> None:
     """Of a patch of an image, or of a character of a text."""
     name = one_of(names)
-    make_room(out)
+    check_output_file(out)
     trained = Trained.open(name).expect("language", "pictures", "released")
-    model: Any = trained.model()
-    if trained.pictures:
+    if trained.vision:
         if image is None:
             raise ValueError(f"{name} is a vision model: give it a picture with --image")
-        view = trained.view(model)
-        pixels, size = opened(image, view)
         if len(at) not in (0, 2):
             raise ValueError(f"at must be a pixel of the picture, Y X, got {at}")
+        model: Any = trained.model()
+        view = trained.view(model)
+        pixels, size = opened(image, view)
         pixel = (at[0], at[1]) if at else (size[1] // 2, size[0] // 2)
         looks = looks_at(model, normalised(pixels.float() / 255), view.place(size, pixel))
         whose = f"{Path(name).name}, the last block of each stage"
@@ -103,7 +103,8 @@ def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Pa
             raise ValueError(f"at must be one number, that of a character, got {at}")
         text = (texts_of(trained, "dev")["dev"] if prompt is None else open_text(prompt))[:LONGEST].tobytes()
         place_in_text = at[0] if at else len(text) - 1
-        draw_strip(looks_back(model, text, place_in_text), text, out, title=f"Where character {place_in_text} looks")
+        title = f"Where character {place_in_text} looks"
+        draw_strip(looks_back(trained.model(), text, place_in_text), text, out, title=title)
     print(f"look: {out}")
 
 
@@ -122,7 +123,7 @@ def opened(path: Path, view: Any) -> tuple[torch.Tensor, tuple[int, int]]:
 def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count: int) -> None:
     if not names or count < 1:
         raise ValueError(f"give vision models to compare and at least one picture, got {len(names)} and {count}")
-    make_room(out)
+    check_output_file(out)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     by_model, images = {}, 0
     for label, name in labels(names).items():
@@ -146,7 +147,7 @@ def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count
 
 def draw_norms(names: Sequence[str], out: Path, *, prompt: Path | None) -> None:
     """A given model stands in the place of the one of its kind that would be drawn without it."""
-    make_room(out)
+    check_output_file(out)
     text = Sample("Python's source", python_source()) if prompt is None else Sample(prompt.name, open_text(prompt))
     models = {label: Trained.open(name) for label, name in labels(names).items()}
     panels = []

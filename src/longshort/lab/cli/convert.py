@@ -12,6 +12,7 @@ from rich.table import Table
 
 from longshort.lab.data.text import open_text
 from longshort.lab.runs.files import write_json
+from longshort.lab.trained.weights import check_if_checkpoint
 
 if TYPE_CHECKING:  # transformers is not part of the core install
     from longshort.hf import Moved
@@ -38,6 +39,7 @@ def write_converted(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is there already: give another --out, or remove it")
     given = None if text is None else open_text(text).tobytes().decode(errors="replace")
+    check_if_checkpoint(Path(checkpoint))
     with quiet(), Console(stderr=True).status(f"converting {checkpoint}"):
         found = convert(
             checkpoint,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,8 @@ from longshort.lab.data.images import Middle
 from longshort.lab.data.source import CorpusSource
 from longshort.lab.data.splits import Text
 from longshort.lab.data.text import open_text
-from longshort.lab.evaluate import Evaluator, Share, Tell, evaluate
-from longshort.lab.evaluate.bits import BitsPerCharacter, Protocol, Reading, Windows
+from longshort.lab.evaluate import Advance, Evaluator, Share, evaluate
+from longshort.lab.evaluate.bits import BitsPerCharacter, Reading, Windows
 from longshort.lab.evaluate.imagenet import (
     NAMES,
     PAPER,
@@ -36,7 +36,7 @@ from longshort.lab.evaluate.pictures import PictureLabels
 from longshort.lab.runs.checkpoints import Which
 from longshort.lab.runs.files import write_json
 from longshort.lab.train.processes import Processes
-from longshort.lab.trained import Kind, Trained
+from longshort.lab.trained import Trained
 
 Split = Literal["dev", "test", "both"]
 BATCH = {"paper": {"cuda": 32, "cpu": 1}, "fast": {"cuda": 64, "cpu": 8}}  # enough to fill the device
@@ -71,16 +71,24 @@ class Options:
 
 def evaluate_model(name: str, options: Options) -> dict[str, Any]:
     """What was found: what is printed, and written to `out`."""
-    make_room(options.out)
+    check_output_file(options.out)
     trained = Trained.open(name, options.which)
-    if (options.on or options.corrupt) and not trained.pictures:
+    if (options.on or options.corrupt) and not trained.vision:
         raise ValueError(f"{name} is no vision model, which --on and --corrupt are for")
     processes = Processes("auto", cpu=options.cpu)
-    how = BY_KIND.get(trained.kind, evaluate_task)
-    facts = how(trained, options, processes)
+    facts = evaluation_of(trained, options)(trained, options, processes)
     if options.out is not None and processes.first:
         write_json(options.out, {"model": trained.name, "precision": processes.precision, **facts})
     return facts
+
+
+def evaluation_of(trained: Trained, options: Options) -> Callable[[Trained, Options, Processes], dict[str, Any]]:
+    """What the task of its run lists, unless the options ask for more, or no run is recorded."""
+    if trained.vision:
+        named = (options.on, options.corrupt, options.side, options.crop, options.data, options.batch)
+        return evaluate_pictures if trained.run is None or any(named) else evaluate_task
+    by_protocol = trained.run is None or trained.run.task.metric == "bpc"
+    return evaluate_language if trained.kind == "language" and by_protocol else evaluate_task
 
 
 def evaluate_language(trained: Trained, options: Options, processes: Processes) -> dict[str, Any]:
@@ -98,11 +106,11 @@ def evaluate_language(trained: Trained, options: Options, processes: Processes) 
     cache = "no bound on the cache" if memory is None else f"read in blocks of {memory:,} with a cache of {memory:,}"
     evaluators = (BitsPerCharacter(part, text, protocol, memory) for part, text in texts.items())
     results = run(trained, f"{protocol}, {cache}", evaluators, model, processes)
-    found = {part: shares["bpc"].mean for part, shares in results.items()}
-    return {"protocol": f"{protocol}, {cache}", "bits_per_character": found}
+    bits = {part: shares["bpc"].mean for part, shares in results.items()}
+    return {"protocol": f"{protocol}, {cache}", "bits_per_character": bits}
 
 
-def protocol_of(options: Options, device: str) -> Protocol:
+def protocol_of(options: Options, device: str) -> Windows | Reading:
     batch = BATCH[options.protocol]["cuda" if device == "cuda" else "cpu"] if options.batch is None else options.batch
     return (
         Windows(options.context, options.step, batch)
@@ -133,8 +141,9 @@ def evaluate_task(trained: Trained, options: Options, processes: Processes) -> d
     results = run(trained, data, evaluators, model, processes)
     if not results:
         raise ValueError(f"{trained.name} has nothing to evaluate on the {options.split} set")
-    metric = told(next(iter(results.values())))[0]
-    return {"data": data, metric: {name: shares[metric].mean for name, shares in results.items()}}
+    metrics = dict.fromkeys(metric for shares in results.values() for metric in shares)
+    by_metric = {m: {name: shares[m].mean for name, shares in results.items() if m in shares} for m in metrics}
+    return {"data": data, **by_metric}
 
 
 def evaluate_pictures(trained: Trained, options: Options, processes: Processes) -> dict[str, Any]:
@@ -174,13 +183,6 @@ def picture_evaluators(trained: Trained, options: Options, view: Any, classes: i
     return [PictureLabels("validation", pictures, view, batch)]
 
 
-BY_KIND: Mapping[Kind, Any] = {
-    "language": evaluate_language,
-    "pictures": evaluate_pictures,
-    "released": evaluate_pictures,
-}
-
-
 def run(
     trained: Trained,
     how: str,
@@ -198,7 +200,7 @@ def run(
         began = time.monotonic()
         with Progress(console=console, transient=quiet) as bars:
 
-            def progress(name: str, size: float, bars: Progress = bars) -> Tell:
+            def progress(name: str, size: float, bars: Progress = bars) -> Advance:
                 line = bars.add_task(name, total=size)
                 return lambda done: bars.advance(line, done)
 
@@ -209,19 +211,19 @@ def run(
 
 
 def print_shares(name: str, shares: Mapping[str, Share], seconds: float) -> None:
-    for metric in told(shares):
+    for metric in printed_metrics(shares):
         (total, count), mean = shares[metric], shares[metric].mean
         words = WORDS.get(metric, f"{metric} {{mean:.4f}}")
         line = words.format(mean=mean, percent=100 * mean, total=int(total), count=int(count), seconds=seconds)
         print(f"{name}: {line}", flush=True)
 
 
-def told(shares: Mapping[str, Share]) -> list[str]:
+def printed_metrics(shares: Mapping[str, Share]) -> list[str]:
     """The metrics that are printed: those that have words; of a task of your own, which has none of these, all."""
     return [metric for metric in WORDS if metric in shares] or list(shares)
 
 
-def make_room(out: Path | None) -> None:
+def check_output_file(out: Path | None) -> None:
     """For a file that is written after the work: what keeps it from that is told before."""
     if out is not None:
         if out.is_dir():

@@ -17,10 +17,10 @@ import numpy as np
 from einops import rearrange
 from numpy.typing import NDArray
 
+from longshort.lab.data.files import new_md5
 from longshort.lab.data.labelled import Labelled, LabelledSplits, Numbers, Sequences, digest
 from longshort.lab.data.official import Official, from_extra, members, together, warn_if_other
 from longshort.lab.data.unpack import pieces
-from longshort.lab.runs.files import new_md5
 from longshort.serial import registered
 
 CIFAR10 = Official(

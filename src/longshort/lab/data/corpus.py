@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longshort.lab.data.download import DownloadError, fetch
+from longshort.lab.data.files import cache_folder, check_file, has_size
 from longshort.lab.data.unpack import PACKED, is_packed, unpack
-from longshort.lab.runs.files import cache_folder, check_file, has_size
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from longshort.lab.data.files import CHUNK, check_file, check_space, has_size
 from longshort.lab.data.progress import Tell, progress_bar
-from longshort.lab.runs.files import CHUNK, alone_in, check_file, check_space, has_size, settle
+from longshort.lab.runs.files import settle
+from longshort.lab.runs.lock import folder_lock
 
 TRIES = 4
 PAUSE = 1.0  # seconds before the second try, twice as long before each further one
@@ -40,7 +42,7 @@ def fetch(
     """
     part = to.with_name(f"{to.name}.part")
     try:
-        with alone_in(to.parent):
+        with folder_lock(to.parent):
             if needed() and not _is_there(to, size, md5):
                 _fill(address, part, size, md5, progress)
                 settle(part, to)

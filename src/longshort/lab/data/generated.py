@@ -18,9 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from longshort.lab.data.files import cache_folder
 from longshort.lab.data.labelled import Labelled, LabelledSplits, Numbers, Sequences
 from longshort.lab.data.progress import progress_bar
-from longshort.lab.runs.files import alone_in, cache_folder, whole_file
+from longshort.lab.runs.files import whole_file
+from longshort.lab.runs.lock import folder_lock
 from longshort.serial import registered
 
 logger = logging.getLogger(__name__)
@@ -121,7 +123,7 @@ def cached(name: str, make: Callable[[], Labelled], checksum: str | None = None)
     checksum: the fingerprint that the set must have, where it is known. A damaged file is made anew.
     """
     path = cache_folder() / "lra" / f"{name}.npz"
-    with alone_in(path.parent):
+    with folder_lock(path.parent):
         items = _read(path, checksum)
         if items is None:
             items = make()

@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from longshort.lab.data.files import cache_folder
 from longshort.lab.data.unpack import PACKED, pieces
-from longshort.lab.runs.files import cache_folder
 
 logger = logging.getLogger(__name__)
 

@@ -55,9 +55,11 @@ Source = CorpusSource | FileSource
 S = TypeVar("S")
 
 
-def moved(source: S, path: Path) -> S:
-    """The same source, the files of which lie elsewhere now. A source may be one around another."""
+def with_data_at(path: Path, source: S) -> S:
+    """The same source, or task, with its files at `path`. A source may be one around another."""
     inner = getattr(source, "source", None)
-    changes = {"path": path} if inner is None else {"source": moved(inner, path)}
+    if inner is None and not hasattr(source, "path"):
+        raise ValueError(f"{type(source).__name__} has no path that could be another one")
+    changes = {"path": path} if inner is None else {"source": with_data_at(path, inner)}
     changed: S = replace(source, **changes)  # type: ignore[type-var]
     return changed

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from longshort.lab.data.files import cache_folder, has_size
 from longshort.lab.data.folder import OTHER_NAME, TRAININGS, Found, find, join, look
 from longshort.lab.data.progress import progress_bar
 from longshort.lab.data.splits import Text
 from longshort.lab.data.unpack import is_packed
-from longshort.lab.runs.files import alone_in, cache_folder, has_size, whole_file
+from longshort.lab.runs.files import whole_file
+from longshort.lab.runs.lock import folder_lock
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ def _joined(sources: list[Path], cache: Path, pattern: str, without: Collection[
     skipped: Counter[str] = Counter()
     files = _files(sources, pattern, skipped, cache, without)
     joined = cache / f"{_label(sources)}-{_key(files, pattern)}"
-    with alone_in(cache):
+    with folder_lock(cache):
         if not has_size(joined, None):
             total = sum(found.size for found in files)
             with progress_bar("reading text", total, show=progress) as tell, whole_file(joined) as file:

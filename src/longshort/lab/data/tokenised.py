@@ -19,11 +19,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from longshort.lab.data.files import cache_folder, has_size
 from longshort.lab.data.labelled import Labelled, LabelledSource, LabelledSplits, Numbers, Sequences, longest_tenth
 from longshort.lab.data.progress import Tell, progress_bar
 from longshort.lab.data.source import CorpusSource, Source
 from longshort.lab.data.splits import Text
-from longshort.lab.runs.files import alone_in, cache_folder, has_size, whole_file
+from longshort.lab.runs.files import whole_file
+from longshort.lab.runs.lock import folder_lock
 from longshort.serial import registered
 
 AT_ONCE = 256  # texts that a tokenizer is given; it has threads of its own
@@ -121,7 +123,7 @@ class Tokenised(Tokenising):
     def read(self, part: Labelled) -> Labelled:
         folder = cache_folder() / "tokens"
         path = folder / f"{type(self.source).__name__.lower()}-{_key(part.fingerprint(), self.reader.content)}.npz"
-        with alone_in(folder):
+        with folder_lock(folder):
             if not has_size(path, None):
                 made = Sequences.of(_numbers(part.sequences, self.reader), np.int32)
                 with whole_file(path) as file:
@@ -167,7 +169,7 @@ class Documents(Tokenising):
     def read(self, name: str, text: Text, key: str) -> Labelled:
         folder = cache_folder() / "tokens"
         path = folder / f"{_name(self.source)[:64]}-{name}-{key}.int32"
-        with alone_in(folder):
+        with folder_lock(folder):
             if not has_size(path, None):
                 with whole_file(path) as file, progress_bar(f"tokenising {name}", len(text)) as tell:
                     for piece in _pieces(text, self.reader, self.length, tell):

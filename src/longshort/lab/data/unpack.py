@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from longshort.lab.data.files import CHUNK, check_md5, check_size, check_space, has_size, new_md5
 from longshort.lab.data.progress import Tell, progress_bar, silent
-from longshort.lab.runs.files import CHUNK, alone_in, check_md5, check_size, check_space, has_size, new_md5, whole_file
+from longshort.lab.runs.files import whole_file
+from longshort.lab.runs.lock import folder_lock
 
 
 def _plain(raw: IO[bytes]) -> IO[bytes]:
@@ -58,7 +60,7 @@ def pieces(path: Path, tell: Tell = silent, before: int = 0) -> Iterator[bytes]:
 
 def unpack(packed: Path, to: Path, *, size: int | None = None, md5: str | None = None, progress: bool = True) -> Path:
     """Unpacks into `to`, which appears only when whole and as expected; if it is there already, nothing is done."""
-    with alone_in(to.parent):
+    with folder_lock(to.parent):
         if not has_size(to, size):
             check_space(to.parent, size or 0)
             with progress_bar(f"unpacking {packed.name}", packed.stat().st_size, show=progress) as tell:

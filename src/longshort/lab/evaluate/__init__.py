@@ -4,6 +4,6 @@ An evaluator knows data and a model that can be called. Training, `longshort eva
 `evaluate` with the evaluators that a task lists.
 """
 
-from longshort.lab.evaluate.evaluator import Evaluator, Processes, Progress, Share, Tell, evaluate, means, silent
+from longshort.lab.evaluate.evaluator import Advance, Evaluator, Share, evaluate, means
 
-__all__ = ["Evaluator", "Processes", "Progress", "Share", "Tell", "evaluate", "means", "silent"]
+__all__ = ["Advance", "Evaluator", "Share", "evaluate", "means"]

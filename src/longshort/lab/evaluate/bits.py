@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longshort.lab.data.splits import Text
-from longshort.lab.evaluate.evaluator import Processes, Share, Tell
+from longshort.lab.evaluate.evaluator import Advance, Share, Workers
 from longshort.serial import registered
 
 BLOCK = 8_192  # read at once, unless less is asked for
@@ -86,24 +86,23 @@ class Reading:
         return spans(n, self.context + share, share)
 
 
-Protocol = Windows | Reading
-
-
 @dataclass(frozen=True, eq=False)
 class BitsPerCharacter:
     """A language model on a text. block: the characters that the model reads at once, with its caches."""
 
     name: str
     text: Text
-    protocol: Protocol
+    protocol: Windows | Reading
     block: int | None = None
 
     @property
     def size(self) -> int:
         return work(self.text, self.protocol)
 
-    def run(self, model: nn.Module, processes: Processes, tell: Tell) -> dict[str, Share]:
-        part = bits(model, self.text, self.protocol, processes.index, processes.count, block=self.block, tell=tell)
+    def run(self, model: nn.Module, processes: Workers, advance: Advance) -> dict[str, Share]:
+        part = bits(
+            model, self.text, self.protocol, processes.index, processes.count, block=self.block, advance=advance
+        )
         return {"bpc": Share(*part)}
 
 
@@ -111,12 +110,12 @@ class BitsPerCharacter:
 def bits(
     model: nn.Module,
     text: Text,
-    protocol: Protocol,
+    protocol: Windows | Reading,
     part: int = 0,
     parts: int = 1,
     *,
     block: int | None = None,
-    tell: Tell = lambda count: None,
+    advance: Advance = lambda count: None,
 ) -> tuple[float, int]:
     """Bits for the predictions of a part of the sequences, and how many these are. The model is in eval mode.
 
@@ -144,7 +143,7 @@ def bits(
                 counted = min(max(span.counted - (length - first - size), 0), size)
                 total += line[size - counted :].sum(dtype=torch.float64)
                 count += counted
-            tell(size * len(batch))
+            advance(size * len(batch))
     return total.item() / math.log(2), count
 
 
@@ -159,6 +158,6 @@ def read(text: Text, starts: Sequence[int], length: int, device: torch.device) -
     return torch.from_numpy(lines).to(device).long()
 
 
-def work(text: Text, protocol: Protocol) -> int:
+def work(text: Text, protocol: Windows | Reading) -> int:
     """How many characters will be read."""
     return sum(span.end - span.start for span in protocol.spans(len(text) - 1))

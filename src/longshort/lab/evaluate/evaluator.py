@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
-Tell = Callable[[int], Any]  # told how much more is done
-Progress = Callable[[str, float], Tell]  # of an evaluator's name and how much there is to do
+Advance = Callable[[int], Any]  # called with how much more is done
+Progress = Callable[[str, float], Advance]  # of an evaluator's name and how much there is to do
 
 
 class Share(NamedTuple):
@@ -23,7 +23,7 @@ class Share(NamedTuple):
         return self.total / self.over
 
 
-class Processes(Protocol):
+class Workers(Protocol):
     """Who takes part in an evaluation: this process is number `index` of `count`."""
 
     @property
@@ -50,18 +50,18 @@ class Evaluator(Protocol):
         """How much there is to do, for all processes together."""
         ...
 
-    def run(self, model: nn.Module, processes: Processes, tell: Tell) -> Mapping[str, Share]:
+    def run(self, model: nn.Module, processes: Workers, advance: Advance) -> Mapping[str, Share]:
         """Of each metric, the share of this process."""
         ...
 
 
-def silent(name: str, size: float) -> Tell:
+def unseen(name: str, size: float) -> Advance:
     """Progress that nobody sees."""
     return lambda done: None
 
 
 def evaluate(
-    model: nn.Module, evaluators: Iterable[Evaluator], processes: Processes, progress: Progress = silent
+    model: nn.Module, evaluators: Iterable[Evaluator], processes: Workers, progress: Progress = unseen
 ) -> dict[str, dict[str, Share]]:
     """By evaluator and metric, the sums and counts of all processes. The model is in eval mode."""
     results = {}
@@ -70,10 +70,10 @@ def evaluate(
             shares = evaluator.run(model, processes, progress(evaluator.name, evaluator.size / processes.count))
         names = sorted(shares)
         totals = processes.total([number for name in names for number in shares[name]])
-        together = {name: Share(totals[2 * i], totals[2 * i + 1]) for i, name in enumerate(names)}
-        if empty := [name for name, share in together.items() if not share.over]:
+        summed = {name: Share(totals[2 * i], totals[2 * i + 1]) for i, name in enumerate(names)}
+        if empty := [name for name, share in summed.items() if not share.over]:
             raise ValueError(f"{evaluator.name}: there is nothing that {empty[0]} could be measured on")
-        results[evaluator.name] = together
+        results[evaluator.name] = summed
     return results
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longshort.lab.data.labelled import Numbers
-from longshort.lab.evaluate.evaluator import Processes, Share, Tell
+from longshort.lab.evaluate.evaluator import Advance, Share, Workers
 from longshort.lab.evaluate.labels import in_order
 
 Restored = tuple[Tensor, Tensor, Tensor]  # sum of losses, count of hidden tokens, how many of them the model finds
@@ -31,12 +31,12 @@ class HiddenTokens:
         return len(self.lengths)
 
     @torch.no_grad()
-    def run(self, model: nn.Module, processes: Processes, tell: Tell) -> dict[str, Share]:
+    def run(self, model: nn.Module, processes: Workers, advance: Advance) -> dict[str, Share]:
         device = next(model.parameters()).device
         sums = torch.zeros(3, device=device, dtype=torch.float64)
         for items in in_order(self.lengths, self.batch, processes.index, processes.count):
             hidden = tuple(t.to(device) for t in self.hide(items))
             sums += torch.stack([t.double() for t in self.restore(model, hidden)])
-            tell(len(items))
+            advance(len(items))
         loss, count, right = sums.tolist()
         return {"dev_loss": Share(loss, count), "restored": Share(right, count)}

@@ -28,6 +28,7 @@ Set = Literal["val", "real", "v2", "c", "a", "r", "nine"]
 SETS: tuple[Set, ...] = ("val", "real", "v2", "c", "a", "r", "nine")
 ROBUSTNESS: tuple[Set, ...] = ("val", "c", "a", "r", "nine")  # of the paper's table
 NAMES = {
+    "validation": "validation set",
     "val": "ImageNet",
     "real": "ReaL",
     "v2": "V2",

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longshort.lab.data.labelled import Numbers
-from longshort.lab.evaluate.evaluator import Processes, Share, Tell
+from longshort.lab.evaluate.evaluator import Advance, Share, Workers
 
 Batch = tuple[tuple[Tensor, ...], Tensor]  # what the model is given, each [B, L], and labels [B]
 
@@ -34,7 +34,7 @@ class Accuracy:
         return len(self.lengths)
 
     @torch.no_grad()
-    def run(self, model: nn.Module, processes: Processes, tell: Tell) -> dict[str, Share]:
+    def run(self, model: nn.Module, processes: Workers, advance: Advance) -> dict[str, Share]:
         device = next(model.parameters()).device
         right, loss, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
         for items in in_order(self.lengths, self.batch, processes.index, processes.count):
@@ -44,7 +44,7 @@ class Accuracy:
             right += (scores.argmax(1) == labels).sum()
             loss += F.cross_entropy(scores, labels, reduction="sum")
             count += len(items)
-            tell(len(items))
+            advance(len(items))
         return {"accuracy": Share(right.item(), count), "dev_loss": Share(loss.item(), count)}
 
 

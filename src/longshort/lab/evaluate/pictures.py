@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from longshort.lab.data.images import Chunk, Pictures, Stream, View, evaluation_chunk, normalised, workers_for
 from longshort.lab.data.labelled import Numbers
-from longshort.lab.evaluate.evaluator import Processes, Share, Tell
+from longshort.lab.evaluate.evaluator import Advance, Share, Workers
 from longshort.lab.evaluate.measures import Measure, right
 
 
@@ -39,11 +39,11 @@ class PictureLabels:
     def size(self) -> int:
         return len(self.pictures)
 
-    def run(self, model: nn.Module, processes: Processes, tell: Tell) -> dict[str, Share]:
+    def run(self, model: nn.Module, processes: Workers, advance: Advance) -> dict[str, Share]:
         labels = self.pictures.labels if self.labels is None else self.labels
         found = loss = seen = counted = 0.0
-        for scores, which in scores_of(
-            model, self.pictures, self.view, self.batch, processes.index, processes.count, tell
+        for scores, which in picture_scores(
+            model, self.pictures, self.view, self.batch, processes.index, processes.count, advance
         ):
             good = self.measure(scores.cpu().numpy(), labels[which])
             found, counted = found + int(good.sum()), counted + len(good)
@@ -55,14 +55,14 @@ class PictureLabels:
 
 
 @torch.no_grad()
-def scores_of(
+def picture_scores(
     model: nn.Module,
     pictures: Pictures,
     view: View,
     at_once: int,
     part: int = 0,
     parts: int = 1,
-    tell: Tell = lambda done: None,
+    advance: Advance = lambda done: None,
 ) -> Iterator[tuple[Tensor, Numbers]]:
     """Batch by batch, scores [B, K] and which pictures they are of, [B]; not of those that cannot be read. Each of
     `parts` takes its share."""
@@ -76,7 +76,7 @@ def scores_of(
         if len(chunk.which):
             images = chunk.images.to(device)
             yield model(normalised(images.float() / 255)).float(), chunk.which
-        tell(min(at_once, len(mine) - number * at_once))
+        advance(min(at_once, len(mine) - number * at_once))
 
 
 def _chunk(pictures: Pictures, mine: Numbers, at_once: int, view: View, number: int) -> Chunk:

@@ -162,7 +162,7 @@ def panel_of_model(kind: Kind, trained: Trained, label: str, text: Sample) -> Pa
     model: Any = trained.model()
     if not long_short_layers(model):
         raise ValueError(f"{trained.name} has no long-short attention, so there is nothing to compare")
-    side = trained.view(model).side if trained.pictures else SIDE
+    side = trained.view(model).side if trained.vision else SIDE
     converted = hasattr(model.config, "model_type")  # a model of transformers
     given = tokens_of(trained, model, text) if converted else input_of(kind, model, text, side)
     own = any(isinstance(layer.norm.local, nn.LayerNorm) for layer in long_short_layers(model))
@@ -180,13 +180,9 @@ def panel_of(kind: Kind, title: str, weights: str, model: nn.Module, given: Tens
 
 def tokens_of(trained: Trained, model: Any, text: Sample) -> tuple[Tensor, str]:
     """The beginning of the text in a converted model's own tokens, [1, N]."""
-    from longshort.hf import hf, quiet
-
     longest = min(model.config.longest, LONGEST["encoder"])
     words = bytes(text.content[: PER_TOKEN * longest]).decode(errors="replace")
-    with quiet():
-        tokenizer = hf.AutoTokenizer.from_pretrained(trained.name)
-    made = tokenizer(words, truncation=True, max_length=longest, return_tensors="pt")
+    made = trained.tokenizer()(words, truncation=True, max_length=longest, return_tensors="pt")
     return made.input_ids, f"{text.name}, {made.input_ids.shape[1]:,} tokens"
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from longshort.lab.jax.recipes import listops, resized, text
-from longshort.lab.jax.trainer import WEIGHTS, Arrays, Trainer, model_files, read_arrays, write_checkpoint
+from longshort.lab.jax.trainer import Arrays, Trainer, model_files, read_arrays, write_checkpoint
+from longshort.lab.runs.checkpoints import WEIGHTS
 from longshort.lab.runs.errors import CheckpointError, TrainingError
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.log import read_log

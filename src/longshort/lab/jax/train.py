@@ -21,8 +21,8 @@ from rich.console import Console
 from longshort.lab.jax.earlier import convert
 from longshort.lab.jax.recipes import Dtype, listops, resized, text
 from longshort.lab.jax.tasks import check_run
-from longshort.lab.jax.trainer import STATE, WEIGHTS, Trainer, device, read_arrays, write_checkpoint
-from longshort.lab.runs.checkpoints import check
+from longshort.lab.jax.trainer import STATE, Trainer, device, read_arrays, write_checkpoint
+from longshort.lab.runs.checkpoints import WEIGHTS, check
 from longshort.lab.runs.errors import CheckpointError, StoppedError, TrainingError
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.loop import Loop
@@ -101,31 +101,23 @@ class JaxLoop(Loop):
             self.trainer.restore(read_arrays(path / STATE))
         except ValueError as error:
             raise CheckpointError(f"checkpoint {path} does not fit this run: {error}") from error
-        self.loss_sum, self.loss_count = facts["loss_sum"], facts["loss_count"]
+        self.loss_sum, self.loss_count = facts.get("loss_sum", 0.0), facts.get("loss_count", 0)
         return facts
 
     def finish(self) -> Result:
         """Evaluate the best checkpoint on the test set, and write what came out."""
         best = self.folder.checkpoints.best()
         assert best is not None
-        step = check(best)["step"]
+        check(best)
         self.trainer.load_weights(read_arrays(best / WEIGHTS))
         test = self.trainer.accuracy(self.run.task.splits.test)
         result = Result(
             self.folder.path, self.step, self.last_loss, -self.best, self.best_step, self.seconds, test, device()
         )
         self.folder.write_result({**vars(result), "folder": str(result.folder)})
-        evaluated = {
-            "run": self.run.name,
-            "checkpoint": step,
-            "dev": -self.best,
-            "accuracy": {"test": test},
-            "source": self.run.task.source.name,
-            "data": self.data,
-            "precision": self.run.model.dtype,
-            "device": result.device,
-        }
-        self.folder.write_evaluated(evaluated)
+        self.folder.write_evaluated(
+            self.run, best, {"test": test}, data=self.data, precision=self.run.model.dtype, device=result.device
+        )
         return result
 
 
@@ -174,8 +166,11 @@ def command_line(command: Callable[..., None], name: str, arguments: Sequence[st
     """Runs a command; errors that its user can mend are one line."""
     try:
         tyro.cli(command, prog=name, args=arguments)
-    except (StoppedError, KeyboardInterrupt) as stop:
-        print(f"longshort.jax: {str(stop) or 'interrupted'}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("longshort.jax: interrupted", file=sys.stderr)
+        return 130
+    except StoppedError as stop:
+        print(f"longshort.jax: {stop}; --resume goes on from there", file=sys.stderr)
         return 130
     except (TrainingError, ValueError, OSError) as error:
         print(f"longshort.jax: {error}", file=sys.stderr)

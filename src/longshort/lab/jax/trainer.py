@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +25,13 @@ from longshort.jax.sequence import SequenceClassifier, SequenceConfig
 from longshort.jax.specs import Full, LongShort
 from longshort.jax.weights import from_torch, to_torch
 from longshort.lab.data.labelled import Labelled
-from longshort.lab.runs.checkpoints import Checkpoints, write
+from longshort.lab.runs.checkpoints import WEIGHTS, Checkpoints, write
 from longshort.lab.runs.errors import CheckpointError
 from longshort.lab.runs.optimizers import AdamW
 from longshort.lab.runs.run import Run
 from longshort.serial import as_json
 
-WEIGHTS, CONFIG, STATE = "model.safetensors", "config.json", "state.safetensors"
+CONFIG, STATE = "config.json", "state.safetensors"
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -142,14 +141,11 @@ def config_as_json(config: SequenceConfig) -> dict[str, Any]:
 
 
 def write_checkpoint(to: Checkpoints, step: int, files: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
-    def put(content: bytes, file: BinaryIO) -> None:
-        file.write(content)
-
     try:
         with to.guarded(step):
             folder = to.begin(step)
             for name, content in files.items():
-                write(folder / name, partial(put, content))
+                write(folder / name, content)
             to.finish(step, {**facts, "processes": 1})
     except CheckpointError:
         to.abandon(step)

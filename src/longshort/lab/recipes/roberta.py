@@ -83,10 +83,10 @@ def large(
 def masked(
     name: str, data: Path, checkpoint: str, attention: str, length: int, pattern: str, batch: int, seed: int
 ) -> Run:
-    start = found(checkpoint)
+    start = resolve_checkpoint(checkpoint)
     return Run(
         name=run_name(name, checkpoint, attention, length, seed),
-        model=MaskedEncoderConfig(start, length=length, attention=known(attention), seed=seed),
+        model=MaskedEncoderConfig(start, length=length, attention=parse_attention(attention), seed=seed),
         task=MaskedText(
             Documents(FileSource(data, pattern, test_share=0.0), start, length),
             length=length,
@@ -131,10 +131,10 @@ def imdb(
         batch: reviews of a step
         seed: of what is new in the model, dropout and the order of reviews
     """
-    start = found(checkpoint)
+    start = resolve_checkpoint(checkpoint)
     return Run(
         name=run_name("imdb", checkpoint, attention, length, seed),
-        model=TextClassifierConfig(start, length=length, attention=known(attention), seed=seed),
+        model=TextClassifierConfig(start, length=length, attention=parse_attention(attention), seed=seed),
         task=TextClassification(
             Tokenised(Imdb(data, held_out=0.1), start), length=length, sequences=batch, order=seed, evaluation_batch=64
         ),
@@ -149,7 +149,7 @@ def imdb(
     )
 
 
-def found(checkpoint: str) -> str:
+def resolve_checkpoint(checkpoint: str) -> str:
     """Of a run, its best checkpoint; a folder wherever one is."""
     where = locate(checkpoint)
     check_there(where)
@@ -167,7 +167,7 @@ def label_of(checkpoint: str) -> str:
     return Path(checkpoint).name.removeprefix("roberta.")
 
 
-def known(attention: str) -> LongShort | Full:
+def parse_attention(attention: str) -> LongShort | Full:
     if attention != "full" and not re.fullmatch(r"\d+,\d+", attention):
         raise ValueError(f"attention must be WINDOW,RANK, such as 128,64, or full, got {attention!r}")
     spec = attention_named(attention)

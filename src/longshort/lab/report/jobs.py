@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from longshort.lab.evaluate import evaluate
-from longshort.lab.runs.checkpoints import read_facts
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.log import read_log
 from longshort.lab.train import Run, StoppedError, TrainingError, train
@@ -142,16 +141,11 @@ def evaluate_run(run: Run, out: Path, cpu: bool) -> Evaluated:
     trained = Trained.open(str(out / run.name), "best" if evaluators else "last")
     results = evaluate(trained.model(processes.device), evaluators or run.task.evaluators("dev"), processes)
     assert trained.path is not None
-    checkpoint = read_facts(trained.path)
-    facts = {
-        "run": run.name,
-        "checkpoint": checkpoint["step"],
-        "dev": checkpoint["metrics"].get("accuracy"),
-        "accuracy": {name: shares["accuracy"].mean for name, shares in results.items()},
-        "source": run.task.source.name,
-        "data": run.task.fingerprint(),
-        "precision": processes.precision,
-        "device": torch.cuda.get_device_name() if processes.device.type == "cuda" else "cpu",
-    }
-    RunFolder(out / run.name).write_evaluated(facts)
-    return facts
+    return RunFolder(out / run.name).write_evaluated(
+        run,
+        trained.path,
+        {name: shares["accuracy"].mean for name, shares in results.items()},
+        data=run.task.fingerprint(),
+        precision=processes.precision,
+        device=torch.cuda.get_device_name() if processes.device.type == "cuda" else "cpu",
+    )

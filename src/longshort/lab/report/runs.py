@@ -68,7 +68,7 @@ class Wish(Generic[L]):
 
     def undone(self, line: L, data: str) -> list[Run]:
         """The runs of a line that are to be trained yet, on data of this fingerprint."""
-        return [run for run in self.runs(line) if not done(run, self.out, data)]
+        return [run for run in self.runs(line) if not done(run, RunFolder(self.out / run.name), data)]
 
     def undone_on_one_set(self) -> list[Run]:
         """Of all lines that are to be trained, where these share their data, which is read for that."""
@@ -91,13 +91,13 @@ class Wish(Generic[L]):
     def evaluated(self, line: L) -> Iterator[tuple[Run, Evaluated]]:
         """All runs of a line that were ever done, and what was found."""
         for run in (self.run(line, seed) for seed in range(SEEDS)):
-            facts = RunFolder(self.out / run.name).evaluated()
-            if facts is not None and done(run, self.out):
-                yield run, facts
+            folder = RunFolder(self.out / run.name)
+            if done(run, folder) and folder.evaluated is not None:
+                yield run, folder.evaluated
 
     def minutes(self, run: Run) -> float:
         """Of all training, with its evaluations."""
-        seconds: float = RunFolder(self.out / run.name).result()["seconds"]
+        seconds: float = RunFolder(self.out / run.name).result["seconds"]
         return seconds / 60
 
 
@@ -106,10 +106,9 @@ def short(run: Run, steps: int) -> Run:
     return replace(adjusted(run, steps=steps), name=f"{run.name}.{steps}steps", starts_from=before)
 
 
-def done(run: Run, out: Path, data: str | None = None) -> bool:
+def done(run: Run, folder: RunFolder, data: str | None = None) -> bool:
     """Whether this run, on this data where it is known, was trained to the end and evaluated."""
-    folder = RunFolder(out / run.name)
-    facts = folder.evaluated()
+    facts = folder.evaluated
     if facts is None or not folder.record.exists():
         return False
     if None not in (facts.get("data"), data) and facts["data"] != data:

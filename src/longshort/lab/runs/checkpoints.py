@@ -16,9 +16,20 @@ from longshort.lab.runs.files import flush_folder, write_whole
 from longshort.serial import UNREADABLE
 
 META = "checkpoint.json"
+WEIGHTS = "model.safetensors"
 KEPT = 2  # the last ones, beside the best
+LARGEST = 10**12  # steps: more are no steps
 Which = Literal["best", "last"]
-FIELDS: dict[str, Any] = {"step": int, "files": dict, "metrics": dict, "best_step": int | None, "data": str}
+FIELDS: dict[str, Any] = {  # of checkpoint.json, those that readers rely on
+    "step": int,
+    "files": dict,
+    "metrics": dict,
+    "best_step": int | None,
+    "best": int | float,
+    "last_loss": int | float,
+    "seconds": int | float,
+    "data": str | None,
+}
 
 
 class Checkpoints:
@@ -82,8 +93,7 @@ class Checkpoints:
         """Give the folder its name, once all is on the disk; then forget what is too old."""
         folder, path = self.unfinished(step), self.path(step)
         facts = {**facts, "step": step, "files": {p.name: checksum(p) for p in sorted(folder.iterdir())}}
-        content = with_checksum(facts)
-        write(folder / META, lambda f: f.write(content))
+        write(folder / META, with_checksum(facts))
         flush_folder(folder)
         os.rename(folder, path)
         flush_folder(self.folder)
@@ -133,8 +143,13 @@ def read_facts(path: Path) -> dict[str, Any]:
     if not intact:
         raise corrupt(path, f"{META} is not what was written")
     for name, kind in FIELDS.items():
-        if not isinstance(facts.get(name), kind):
-            raise corrupt(path, f"{name} in {META} cannot be {facts.get(name)!r}")
+        value = facts.setdefault(name, None)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise corrupt(path, f"{name} in {META} cannot be {value!r}")
+    if not 0 <= facts["step"] < LARGEST or not 0 <= (facts["best_step"] or 0) < LARGEST:
+        raise corrupt(path, f"step in {META} cannot be {facts['step']}, with best_step {facts['best_step']}")
+    if wrong := [name for name in facts["files"] if {"/", "\\", "\0"} & {*name} or name in ("", ".", "..")]:
+        raise corrupt(path, f"files in {META} cannot have the name {wrong[0]!r}")
     before = facts.pop("judged", facts["step"])  # its name in files of earlier versions
     return {"evaluated": before, **facts}
 
@@ -166,11 +181,11 @@ def with_checksum(facts: dict[str, Any]) -> bytes:
     return json.dumps({**facts, "facts": checksum_of(facts)}, indent=1).encode()
 
 
-def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """A file of an unfinished checkpoint, on the disk when this returns."""
+def write(path: Path, content: bytes | Callable[[BinaryIO], Any]) -> None:
+    """A file of an unfinished checkpoint, on the disk when this returns. content: or what writes it."""
     try:
         with path.open("wb") as f:
-            fill(f)
+            f.write(content) if isinstance(content, bytes) else content(f)
             f.flush()
             os.fsync(f.fileno())
     except RuntimeError as error:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from longshort.lab.runs.checkpoints import Checkpoints
+from longshort.lab.runs.checkpoints import Checkpoints, read_facts
 from longshort.lab.runs.errors import TrainingError, writing
-from longshort.lab.runs.files import alone_in, remove_unfinished, write_json
+from longshort.lab.runs.files import remove_unfinished, write_json
+from longshort.lab.runs.lock import folder_lock
 from longshort.lab.runs.run import Run, differences
-from longshort.serial import UnregisteredError, as_json, current, from_json, read, read_json, reading
+from longshort.serial import UnregisteredError, as_json, from_json, read, read_json, reading, with_current_names
 
 RECORD = "record of a run"
 # Settings that --resume may change. Processes and accumulate are checked with the checkpoint.
@@ -32,7 +33,7 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 with writing(self.path):
-                    stack.enter_context(alone_in(self.path, wait=False))
+                    stack.enter_context(folder_lock(self.path, wait=False))
             except BlockingIOError:
                 raise TrainingError(
                     f"another process is training in {self.path}: wait until it has ended, or give another --out"
@@ -85,7 +86,7 @@ class RunFolder:
         try:
             return dict(as_json(self.run))  # with fields that are newer than the record
         except UnregisteredError:
-            return dict(current(self.recorded))
+            return dict(with_current_names(self.recorded))
 
     def prepare(self, run: Run) -> None:
         """Fails now rather than at the first checkpoint."""
@@ -93,25 +94,55 @@ class RunFolder:
             self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
             self.checkpoints.tidy()
             remove_unfinished(self.path)
-            write_json(self.record, as_json(run))
+        record = as_json(run)
+        with suppress(UnregisteredError):
+            from_json(record, Run)  # what could not be read back is refused before the work
+        with writing(self.path):
+            write_json(self.record, record)
 
     def write_result(self, facts: dict[str, Any]) -> None:
         with writing(self.path):
             write_json(self.path / "result.json", facts)
 
+    @cached_property
     def result(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "result.json", "result of a run"))
+        return facts_of(self.path / "result.json", "result of a run", seconds=int | float)
 
-    def write_evaluated(self, facts: dict[str, Any]) -> None:
+    def write_evaluated(
+        self, run: Run, checkpoint: Path, accuracy: Mapping[str, float], *, data: str, precision: str, device: str
+    ) -> dict[str, Any]:
+        """Keep the shares of labels found, by set, and what they were found with."""
+        noted = read_facts(checkpoint)
+        facts = {
+            "run": run.name,
+            "checkpoint": noted["step"],
+            "dev": noted["metrics"].get("accuracy"),
+            "accuracy": dict(accuracy),
+            "source": run.task.source.name,
+            "data": data,
+            "precision": precision,
+            "device": device,
+        }
         with writing(self.path):
             write_json(self.path / "evaluated.json", facts)
+        return facts
 
+    @cached_property
     def evaluated(self) -> dict[str, Any] | None:
-        """What evaluations of the finished run gave; None before them. Earlier versions called the file otherwise."""
+        """What evaluations of the finished run gave; None before them. Earlier versions called the file judged.json."""
         for name in ("evaluated.json", "judged.json"):
             if (self.path / name).exists():
-                return dict(read_json(self.path / name, "result of an evaluation"))
+                return facts_of(self.path / name, "result of an evaluation", accuracy=dict, device=str)
         return None
+
+
+def facts_of(path: Path, what: str, **fields: Any) -> dict[str, Any]:
+    """An object from a file, which has these fields of these types."""
+    facts = read_json(path, what)
+    with reading(path, what):
+        if wrong := [name for name, kind in fields.items() if not isinstance(facts[name], kind)]:
+            raise ValueError(f"{wrong[0]} cannot be {facts[wrong[0]]!r}")
+        return dict(facts)
 
 
 def read_run(path: Path) -> Run:

@@ -31,8 +31,11 @@ class Writer(Protocol):
 
 
 class Log:
-    """Of the first process; the others are given one that is quiet. step: where the run goes on; owes: with an
-    evaluation of that step. writer: None, or what opens a writer in this folder for the steps after `step`."""
+    """Of the first process; the others are given one that is quiet.
+
+    step: where the run goes on; evaluation_due: whether it begins with the evaluation of that step. writer: None, or
+    what opens a writer in this folder for the steps after `step`.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Log:
         steps: int,
         *,
         step: int,
-        owes: bool,
+        evaluation_due: bool,
         quiet: bool,
         console: Console,
         writer: Callable[[Path, int], Writer | None] | None = None,
@@ -54,7 +57,7 @@ class Log:
         if quiet:
             return
         with writing(folder):
-            forget_after(folder / LOG, step, owes)
+            forget_after(folder / LOG, step, evaluation_due)
         if writer is not None:
             with writing(folder):
                 self.writer = writer(folder, step)
@@ -137,8 +140,8 @@ def read_log(folder: Path) -> list[dict[str, float]]:
     for number, line in enumerate(lines, 1):
         try:
             noted = json.loads(line)
-            if not isinstance(noted["step"], int | float):
-                raise ValueError("step is no number")
+            if type(noted["step"]) is not int or not all(type(value) in (int, float) for value in noted.values()):
+                raise ValueError("not all of it are numbers")
         except UNREADABLE:
             if number == len(lines):
                 break
@@ -147,11 +150,11 @@ def read_log(folder: Path) -> list[dict[str, float]]:
     return log
 
 
-def forget_after(path: Path, step: int, owes: bool) -> None:
-    """What a killed run noted after its last checkpoint will be noted again, and so will an evaluation it owes."""
+def forget_after(path: Path, step: int, evaluation_due: bool) -> None:
+    """What a killed run noted after its last checkpoint will be noted again, and so will an evaluation that is due."""
 
     def again(line: dict[str, float]) -> bool:
-        return line["step"] > step or (owes and line["step"] == step and "loss" not in line)
+        return line["step"] > step or (evaluation_due and line["step"] == step and "loss" not in line)
 
     kept = [line for line in read_log(path.parent) if not again(line)]
     write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())

@@ -40,7 +40,8 @@ class Loop(ABC):
 
     @abstractmethod
     def update(self, rate: float) -> int:
-        """Step number `self.step`, which is then one more, at this share of the peak rate. How much it learned from."""
+        """Do update number `self.step`, at this share of the peak rate, and count it. Returns how many units it learned
+        from."""
 
     @abstractmethod
     def take_losses(self) -> tuple[float, float]:
@@ -56,11 +57,11 @@ class Loop(ABC):
 
     @abstractmethod
     def write(self, facts: dict[str, Any]) -> None:
-        """A checkpoint, with these facts."""
+        """Write a checkpoint with these facts."""
 
     @abstractmethod
     def read(self, path: Path) -> dict[str, Any]:
-        """Put back what a checkpoint holds; its facts."""
+        """Restore a checkpoint. Returns its facts."""
 
     def stopping(self, stop: Stop, logged: bool) -> bool:
         """Whether to stop after this step. logged: whether it has a line in the log."""
@@ -73,7 +74,8 @@ class Loop(ABC):
             self.step, self.metrics, self.seconds = facts["step"], facts["metrics"], facts["seconds"]
             self.best_step, self.best, self.last_loss = facts["best_step"] or 0, facts["best"], facts["last_loss"]
             self.evaluated = facts["evaluated"]
-            if (self.step < self.run.steps or self.owes) and facts["data"] != self.data:
+            unfinished = self.step < self.run.steps or self.evaluation_due
+            if unfinished and facts["data"] not in (None, self.data):
                 raise TrainingError(
                     f"the data is not what {self.folder.path} had at step {self.step:,}, and a run goes on with what "
                     "it began with. Say where that is (run.json has it), restore it, or give another --out."
@@ -90,7 +92,7 @@ class Loop(ABC):
     def go(self, stop: Stop) -> None:
         """Train to the end, or until a signal stops it, which is then raised as a StoppedError."""
         run = self.run
-        if self.step == run.steps and not self.owes:
+        if self.step == run.steps and not self.evaluation_due:
             self.say(f"{run.name} was finished before, in {self.folder.path}")
             return
         log = Log(
@@ -98,7 +100,7 @@ class Loop(ABC):
             run.name,
             run.steps,
             step=self.step,
-            owes=self.owes,
+            evaluation_due=self.evaluation_due,
             quiet=not self.first,
             console=self.console,
             writer=self.writer,
@@ -113,7 +115,7 @@ class Loop(ABC):
     def steps(self, log: Log, stop: Stop) -> None:
         run = self.run
         began, seen, lap = time.monotonic() - self.seconds, 0, time.monotonic()
-        if self.owes:  # left out by a stop, or due by settings that changed
+        if self.evaluation_due:  # left out by a stop, or due by settings that changed
             try:
                 self.evaluate(log, stop)
             except Left:
@@ -127,13 +129,14 @@ class Loop(ABC):
             last = self.step == run.steps
             logged = last or self.step % run.log_every == 0
             if logged:
+                self.last_loss = self.mean_loss()  # waits for the device, so it comes before the clock
                 self.seconds = time.monotonic() - began
                 self.note(log, rate, seen / (time.monotonic() - lap))
                 seen, lap = 0, time.monotonic()
             else:
                 log.move(self.step)
             stopping, better, pause = self.stopping(stop, logged), False, time.monotonic()
-            if self.owes and not stopping:
+            if self.evaluation_due and not stopping:
                 try:
                     better = self.evaluate(log, stop)
                 except Left:
@@ -143,35 +146,39 @@ class Loop(ABC):
                 self.save()
             lap += time.monotonic() - pause  # the speed is that of training
             if stopping:
-                left = "; its evaluation is left for later" if self.owes else ""
+                left = "; its evaluation is left for later" if self.evaluation_due else ""
                 raise StoppedError(f"stopped at step {self.step:,}, which is saved{left}")
         best = "" if self.best_step in (0, run.steps) else f" (best at step {self.best_step:,})"
-        log.say(f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.in_words}{best}, {self.folder.path}")
+        ended = f"{run.name}: {run.steps:,} steps in {clock(self.seconds)}{self.metrics_text}{best}"
+        log.say(f"{ended}, {self.folder.path}")
+
+    def mean_loss(self) -> float:
+        """Over the steps since the last line of the log."""
+        total, count = self.take_losses()
+        if not math.isfinite(total / count):
+            raise self.diverged(f"the loss is {total / count}")
+        return total / count
 
     def note(self, log: Log, rate: float, speed: float) -> None:
-        """A line of the log: the mean loss since the last one."""
-        total, count = self.take_losses()
-        self.last_loss = total / count
-        if not math.isfinite(self.last_loss):
-            raise self.diverged(f"the loss is {self.last_loss}")
+        """Write a line of the log."""
         unit = self.run.task.unit
         numbers = {"loss": self.last_loss, "rate": rate, f"{unit}_per_second": speed, "seconds": self.seconds}
         log.numbers(self.step, **numbers)
-        log.progress(self.step, f"loss {self.last_loss:.4f}{self.in_words}  {speed:,.0f} {unit}/s")
+        log.progress(self.step, f"loss {self.last_loss:.4f}{self.metrics_text}  {speed:,.0f} {unit}/s")
 
     @property
-    def in_words(self) -> str:
-        """The last evaluation."""
+    def metrics_text(self) -> str:
+        """The last evaluation, as the log shows it."""
         return "".join(f"  {name} {value:.4f}" for name, value in self.metrics.items())
 
     @property
-    def owes(self) -> bool:
+    def evaluation_due(self) -> bool:
         """Whether an evaluation is due, and was not made."""
         due = self.step == self.run.steps or (self.step > 0 and self.step % self.run.evaluate_every == 0)
         return due and self.evaluated != self.step
 
     def evaluate(self, log: Log, stop: Stop) -> bool:
-        """Whether the model is better than it was."""
+        """Evaluate and log. Returns whether the model is the best so far."""
         task = self.run.task
         with log.doing("evaluating"):
             self.metrics = self.measure(stop)
@@ -185,7 +192,7 @@ class Loop(ABC):
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """Of all that a checkpoint notes, what an evaluation changes."""
+        """The facts of a checkpoint that an evaluation changes."""
         return dict(best_step=self.best_step or None, best=self.best, metrics=self.metrics, evaluated=self.evaluated)
 
     def save(self) -> None:

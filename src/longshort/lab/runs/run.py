@@ -14,7 +14,7 @@ ADAMW, CONSTANT = AdamW(), Schedule()
 
 
 @runtime_checkable
-class Task(Protocol):
+class Fingerprinted(Protocol):
     """What a run asks of a task. Each framework's trainer asks more."""
 
     def fingerprint(self) -> str:
@@ -54,7 +54,7 @@ class Run:
     starts_from: Run | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, Task):
+        if not isinstance(self.task, Fingerprinted):
             raise ValueError(f"task must be a task, with a fingerprint of its data, got {type(self.task).__name__}")
         if not is_dataclass(self.model):
             raise ValueError(f"model must be a dataclass that a model is made from, got {type(self.model).__name__}")

@@ -22,6 +22,7 @@ from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.loop import Loop
 from longshort.lab.runs.run import Run
 from longshort.lab.runs.signals import Stop
+from longshort.lab.tasks.task import check_task
 from longshort.lab.train.average import Average
 from longshort.lab.train.graph import Gradients
 from longshort.lab.train.optimizer import build_optimizer, set_rate
@@ -58,6 +59,8 @@ def train(
     keep_length: what goes on has the steps and the warm-up that it began with, not those of `run`.
     """
     console = console or Console(stderr=True)
+    for each in run.chain:
+        check_task(each.task)
     folders = {each.name: RunFolder(out / each.name) for each in run.chain}
     if resume and keep_length:
         run = as_long_as_begun(run, folders)

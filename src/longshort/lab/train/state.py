@@ -5,9 +5,8 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +21,11 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from longshort.lab.runs.checkpoints import Checkpoints, check, write
+from longshort.lab.runs.checkpoints import WEIGHTS, Checkpoints, check, write
 from longshort.lab.runs.errors import CheckpointError
 from longshort.lab.train.average import Average
 from longshort.lab.train.processes import Processes
-from longshort.lab.trained.weights import WEIGHTS, read_weights, shared_names
+from longshort.lab.trained.weights import read_weights, shared_names
 
 TRAINED = "trained.safetensors"  # the weights of the last step, where WEIGHTS are a moving average of them
 
@@ -70,7 +69,7 @@ def save_state(
 
     def write_shared() -> None:
         for name, content in {**files, **beside}.items():
-            write(folder / name, partial(put, content))
+            write(folder / name, content)
         write(folder / "optimizer.pt", lambda f: torch.save(updates, f))
 
     def together(*acts: Callable[[], Any]) -> None:
@@ -94,10 +93,6 @@ def save_state(
     together(write_own, *([write_shared] if first else []))
     noted = {**facts, "processes": processes.count}
     together(*([lambda: to.finish(step, noted)] if first else []))
-
-
-def put(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
 
 
 def load_state(

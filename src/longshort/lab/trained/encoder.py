@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from longshort.lab.trained.weights import check_if_checkpoint
 from longshort.models.hub import check_there
 from longshort.nn.spec import Full, LongShort
 from longshort.serial import registered
@@ -53,6 +54,7 @@ class EncoderConfig:
         from longshort.hf.conversion import lengthened, load
 
         check_there(self.checkpoint)
+        check_if_checkpoint(Path(self.checkpoint))
         torch.manual_seed(self.seed)
         with quiet():
             config = hf.AutoConfig.from_pretrained(self.checkpoint)

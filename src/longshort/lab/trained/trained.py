@@ -6,27 +6,26 @@ released ViL-LS, or a name on the Hugging Face hub.
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import snapshot_download
 from torch import nn
 
 import longshort.baselines
 import longshort.lab.tasks  # noqa: F401
 from longshort.lab.data.images import Middle
-from longshort.lab.data.source import moved
-from longshort.lab.runs.checkpoints import META, Which, check, read_facts
+from longshort.lab.data.source import with_data_at
+from longshort.lab.runs.checkpoints import META, Which, read_facts
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.run import Run
 from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig
-from longshort.lab.trained.weights import Buildable, build, load_weights
+from longshort.lab.trained.weights import Buildable, build, check_if_checkpoint, load_weights
 from longshort.models import CharLM, CvT, PairClassifier, SequenceClassifier, ViL
 from longshort.models.charlm import CharLMConfig
 from longshort.models.cvt import CvTConfig
@@ -38,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal["language", "sequences", "pictures", "encoder", "released", "masked", "other"]
 RELEASED = (".pth", ".pt")
+UNBUILDABLE = (RuntimeError, ValueError, TypeError, OverflowError, MemoryError)  # of a config with absurd sizes
 KINDS: dict[type, Kind] = {
     CharLMConfig: "language",
     SequenceConfig: "sequences",
@@ -71,13 +71,13 @@ IN_WORDS: dict[Kind, str] = {
 class Trained:
     """A model that was trained, and what is known of it.
 
-    path: the folder or the released file with its weights; None for a name on the hub. config: of our own models.
+    path: the folder or the released file with its weights. config: of our own models.
     run: that made it; None where no run is recorded, or where its task is of a class that is not registered here.
     """
 
     name: str
     kind: Kind
-    path: Path | None
+    path: Path
     config: Any = None
     run: Run | None = None
 
@@ -97,8 +97,7 @@ class Trained:
                 raise FileNotFoundError(
                     f"{name} is not there: give the folder of a run or of a model, or a name on the hub"
                 )
-            config = config_of(Path(hf_hub_download(where, "config.json")))
-            return cls(where, _kind(config), None, config)
+            path = Path(snapshot_download(where, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
         run = run_of(path)
         config = config_of(path / "config.json") if run is None else run.model
         return cls(where, _kind(config), path, config, run)
@@ -107,8 +106,8 @@ class Trained:
         """With its weights, in eval mode. What is recorded in a checkpoint is compared with its checksums."""
         try:
             model = self._model()
-        except (RuntimeError, ValueError) as error:
-            if type(error) not in (RuntimeError, ValueError) or self.name in str(error):  # these say what it is about
+        except UNBUILDABLE as error:
+            if type(error) not in UNBUILDABLE or self.name in str(error):  # a subclass says what it is about
                 raise
             raise ValueError(f"{self.name} cannot be opened: {str(error).partition(chr(10))[0]}") from error
         return model.to(device).eval()
@@ -118,10 +117,6 @@ class Trained:
             return ViL.from_released(self.name)
         if self.config is None:
             return self._transformers_model()
-        if self.path is None:
-            with redirect_stdout(io.StringIO()):  # the hub's mixin prints that it loads
-                hub_model: nn.Module = MODELS[type(self.config)].from_pretrained(self.name, config=self.config)
-            return hub_model
         model: nn.Module = MODELS[type(self.config)](self.config) if self.run is None else build(self.config, self.path)
         load_weights(self.path, model)
         return model
@@ -130,9 +125,8 @@ class Trained:
         from longshort.hf import hf, quiet
 
         with quiet():
-            if self.path is not None and (self.path / META).exists():
-                check(self.path)
-            model: Any = hf.AutoModel.from_pretrained(self.name).float()
+            check_if_checkpoint(self.path)
+            model: Any = hf.AutoModel.from_pretrained(self.path).float()
         if not model.config.model_type.startswith("longshort-"):
             raise ValueError(
                 f"{self.name} is a model of kind {model.config.model_type}, without long-short attention: convert it"
@@ -140,9 +134,16 @@ class Trained:
         encoder: nn.Module = model
         return encoder
 
+    def tokenizer(self) -> Any:
+        """Of an encoder of transformers."""
+        from longshort.hf import hf, quiet
+
+        with quiet():
+            return hf.AutoTokenizer.from_pretrained(self.path)
+
     @property
-    def pictures(self) -> bool:
-        """Whether it looks at pictures."""
+    def vision(self) -> bool:
+        """Whether it is a vision model."""
         return self.kind in ("pictures", "released")
 
     def expect(self, *kinds: Kind) -> Trained:
@@ -153,17 +154,17 @@ class Trained:
         return self
 
     def task(self, data: Path | None = None) -> Any:
-        """What it was trained on, which may lie elsewhere now: in `data`. Warns if the content is another."""
+        """The task of the run, with its data at `data` if given. Warns if the data has changed."""
         if self.run is None:
             if (folder := folder_of(self.path)) is not None:
                 _ = folder.run  # says which class is not registered here
             raise ValueError(
                 f"{self.name} does not say what it was trained on: give the folder of the run, or of its checkpoint"
             )
-        task = self.run.task if data is None else moved(self.run.task, data)
+        task = self.run.task if data is None else with_data_at(data, self.run.task)
         with self.named_if_missing(data):
             fingerprint = task.fingerprint()
-        if self.path is not None and (self.path / META).exists():
+        if (self.path / META).exists():
             recorded = read_facts(self.path).get("data")
             if recorded not in (None, fingerprint):
                 logger.warning("the data of %s has changed since its training, which may have seen it", self.name)
@@ -179,10 +180,10 @@ class Trained:
             raise FileNotFoundError(f"{error}{where}") from None
 
     def view(self, model: nn.Module) -> Any:
-        """How a vision model likes to see pictures: as in its training; without a run as in the paper, at 224 the
+        """How pictures are cropped for a vision model: as in its training; without a run as in the paper, at 224 the
         middle seven eighths, at larger sizes the whole square."""
-        if self.run is not None:
-            return self.run.task.view
+        if hasattr(getattr(self.run, "task", None), "view"):
+            return self.run.task.view  # type: ignore[union-attr]
         side = getattr(model.config, "size", (224,))[0]
         return Middle(side, 0.875 if side <= 224 else 1.0)
 
@@ -200,16 +201,16 @@ def locate(name: str, which: Which = "best") -> str:
     return name
 
 
-def folder_of(path: Path | None) -> RunFolder | None:
-    """Of the run that a checkpoint is of."""
-    if path is None or path.resolve().parent.name != "checkpoints":
+def folder_of(path: Path) -> RunFolder | None:
+    """The folder of the run that wrote this checkpoint."""
+    if path.resolve().parent.name != "checkpoints":
         return None
     folder = RunFolder(path.resolve().parents[1])
     return folder if folder.record.exists() else None
 
 
 def run_of(path: Path) -> Run | None:
-    """That made a checkpoint. None of another folder, of a run with classes that are not registered here, and of one of
+    """The run that wrote this checkpoint. None for other folders, for runs with unregistered classes, and for those of
     JAX."""
     folder = folder_of(path)
     if folder is None:

@@ -12,11 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from longshort.lab.runs.checkpoints import META, check
+from longshort.lab.runs.checkpoints import META, WEIGHTS, check
 from longshort.lab.runs.errors import CheckpointError
 from longshort.serial import as_json
-
-WEIGHTS = "model.safetensors"
 
 
 @runtime_checkable
@@ -37,6 +35,12 @@ class Described(Buildable, Protocol):
     def read(self, folder: Path) -> nn.Module:
         """The model of such a folder: what `build` starts from is not needed again."""
         ...
+
+
+def check_if_checkpoint(path: Path) -> None:
+    """Compare a checkpoint with its checksums; other folders have none."""
+    if (path / META).exists():
+        check(path)
 
 
 def build(config: Any, checkpoint: Path | None = None) -> nn.Module:
@@ -73,8 +77,7 @@ def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
 def load_weights(path: Path, model: nn.Module, *, strict: bool = True) -> None:
     """Of a checkpoint, or of a folder in which a model was saved. Unless strict, those that both have by name, of which
     there must be some."""
-    if (path / META).exists():
-        check(path)
+    check_if_checkpoint(path)
     try:
         weights = read_weights(path / WEIGHTS, model)
     except SafetensorError as error:
