@@ -125,7 +125,7 @@ class Score:
     name: str = "dev"
     size: int = 1
 
-    def run(self, model, processes, tell):
+    def run(self, model, processes, advance):
         if self.points.draws:
             torch.rand(1)
         seen = int(model.seen)

@@ -41,8 +41,8 @@ class Three:
     name: str
     size: int = 4
 
-    def run(self, model, processes, tell):
-        tell(4)
+    def run(self, model, processes, advance):
+        advance(4)
         return {"fours": Share(3.0, 4.0), "more": Share(1.0, 8.0)}
 
 

@@ -55,9 +55,9 @@ def test_it_is_evaluated(tmp_path, monkeypatch):
     run = language(tmp_path, average=0.5)
     seen, before = [], BitsPerCharacter.run
 
-    def watched(evaluator, model, processes, tell):
+    def watched(evaluator, model, processes, advance):
         seen.append(model.norm.weight.clone())
-        return before(evaluator, model, processes, tell)
+        return before(evaluator, model, processes, advance)
 
     monkeypatch.setattr(BitsPerCharacter, "run", watched)
     do(run, tmp_path)

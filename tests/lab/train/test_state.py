@@ -120,7 +120,7 @@ class Nothing:
     name: str = "dev"
     size: int = 0
 
-    def run(self, model, processes, tell):
+    def run(self, model, processes, advance):
         return {"score": Share(0.0, 1.0)}
 
 

@@ -38,10 +38,10 @@ def write_converted(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is there already: give another --out, or remove it")
-    given = None if text is None else open_text(text).tobytes().decode(errors="replace")
+    sample = None if text is None else open_text(text).tobytes().decode(errors="replace")
     check_if_checkpoint(Path(checkpoint))
     with quiet(), Console(stderr=True).status(f"converting {checkpoint}"):
-        found = convert(
+        converted = convert(
             checkpoint,
             max_length=max_length,
             window=window,
@@ -49,7 +49,7 @@ def write_converted(
             global_tokens=global_tokens,
             dual_norm=dual_norm,
             eps=eps,
-            text=given,
+            text=sample,
             head=head,
             classes=classes,
             seed=seed,
@@ -57,23 +57,23 @@ def write_converted(
     unfinished = out.with_name(f"{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     with quiet():
-        found.save(unfinished)
-    write_json(unfinished / "moved.json", [asdict(each) for each in found.moved])
+        converted.save(unfinished)
+    write_json(unfinished / "moved.json", [asdict(each) for each in converted.moved])
     unfinished.replace(out)
     console = Console()
-    console.print(table(found.moved))
+    console.print(table(converted.moved))
     console.print(f"{out}: reads {max_length:,} tokens", soft_wrap=True, highlight=False)
 
 
 def table(moved: tuple[Moved, ...]) -> Table:
     """A line for each layer, since there may be many."""
-    made = Table(title="How far hidden states moved from the original's", title_justify="left")
-    made.add_column("after layer", justify="right")
+    lines = Table(title="How far hidden states moved from the original's", title_justify="left")
+    lines.add_column("after layer", justify="right")
     for each in moved:
-        made.add_column(f"texts of {each.tokens:,} tokens", justify="right")
+        lines.add_column(f"texts of {each.tokens:,} tokens", justify="right")
     for layer, shares in enumerate(zip(*(each.layers for each in moved), strict=True), 1):
-        made.add_row(str(layer), *(f"{100 * share:.1f} %" for share in shares))
-    made.add_section()
-    made.add_row("cosine", *(f"{each.cosine:.3f}" for each in moved))
-    made.add_row("cosine, CLS", *(f"{each.cls:.3f}" for each in moved))
-    return made
+        lines.add_row(str(layer), *(f"{100 * share:.1f} %" for share in shares))
+    lines.add_section()
+    lines.add_row("cosine", *(f"{each.cosine:.3f}" for each in moved))
+    lines.add_row("cosine, CLS", *(f"{each.cls:.3f}" for each in moved))
+    return lines

@@ -70,7 +70,7 @@ class Options:
 
 
 def evaluate_model(name: str, options: Options) -> dict[str, Any]:
-    """What was found: what is printed, and written to `out`."""
+    """Returns what is printed, and written to `out`."""
     check_output_file(options.out)
     trained = Trained.open(name, options.which)
     if (options.on or options.corrupt) and not trained.vision:
@@ -154,10 +154,10 @@ def evaluate_pictures(trained: Trained, options: Options, processes: Processes) 
     seen = f"the middle {100 * view.share:g} % of pictures at {view.side}²" if isinstance(view, Middle) else str(view)
     evaluators = list(picture_evaluators(trained, options, view, getattr(model, "num_classes", None)))
     results = run(trained, seen, evaluators, model, processes, quiet=True)
-    found = Robustness.of(results, [evaluator.pictures for evaluator in evaluators])
+    robustness = Robustness.of(results, [evaluator.pictures for evaluator in evaluators])
     if processes.first:
-        print_robustness(trained.name, model, found, table="robustness" in options.on)
-    return {"view": str(view), **found.facts()}
+        print_robustness(trained.name, model, robustness, table="robustness" in options.on)
+    return {"view": str(view), **robustness.facts()}
 
 
 def picture_evaluators(trained: Trained, options: Options, view: Any, classes: int | None) -> Iterable[PictureLabels]:
@@ -231,36 +231,36 @@ def check_output_file(out: Path | None) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
 
 
-def print_robustness(name: str, model: nn.Module, found: Robustness, *, table: bool) -> None:
+def print_robustness(name: str, model: nn.Module, robustness: Robustness, *, table: bool) -> None:
     console = Console(width=max(Console().width, 120))
-    for each, share in found.accuracy.items():
+    for each, share in robustness.accuracy.items():
         console.print(f"{NAMES.get(each, each)}: {100 * share:.2f} %", highlight=False)
-    if found.corruptions:
-        relative = corruption_errors(found.corruptions)
+    if robustness.corruptions:
+        relative = corruption_errors(robustness.corruptions)
         errors = Table(title="Errors in % by severity, and relative to AlexNet's (CE)", title_justify="left")
         for column in ("corruption", *map(str, SEVERITIES), "CE"):
             errors.add_column(column, justify="left" if column == "corruption" else "right")
-        for corruption, shares in found.corruptions.items():
+        for corruption, shares in robustness.corruptions.items():
             cells = [per_cent(share) for share in shares]
             errors.add_row(corruption, *cells, *[""] * (5 - len(cells)), per_cent(relative[corruption]))
         console.print(errors)
-        missing = "" if found.mce is not None else "none: not all corruptions and severities are there"
-        console.print(f"mCE: {per_cent(found.mce)}{missing}", highlight=False)
+        missing = "" if robustness.mce is not None else "none: not all corruptions and severities are there"
+        console.print(f"mCE: {per_cent(robustness.mce)}{missing}", highlight=False)
     if table:
         lines = Table(title="Robustness, in %; the paper's Table 6 above ours", title_justify="left")
         for column in ("model", "M parameters", "ImageNet", "C, mCE", "A", "R", "9, mixed-same", "9, mixed-rand"):
             lines.add_column(column, justify="left" if column == "model" else "right")
         for other, figures in PAPER.items():
             lines.add_row(f"{other} (paper)", *(f"{figure:g}" for figure in figures))
-        lines.add_row(*robustness_row(name, sum(p.numel() for p in model.parameters()), found))
+        lines.add_row(*robustness_row(name, sum(p.numel() for p in model.parameters()), robustness))
         console.print(lines)
-    if found.broken:
-        console.print(f"{found.broken:,} pictures could not be read and do not count", highlight=False)
+    if robustness.broken:
+        console.print(f"{robustness.broken:,} pictures could not be read and do not count", highlight=False)
 
 
-def robustness_row(name: str, parameters: int, found: Robustness) -> Sequence[str]:
+def robustness_row(name: str, parameters: int, robustness: Robustness) -> Sequence[str]:
     """As a line of the paper's table."""
-    return [name, f"{parameters / 1e6:.1f}", *map(per_cent, found.row())]
+    return [name, f"{parameters / 1e6:.1f}", *map(per_cent, robustness.row())]
 
 
 def per_cent(share: float | None) -> str:

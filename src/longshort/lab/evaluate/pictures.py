@@ -41,16 +41,16 @@ class PictureLabels:
 
     def run(self, model: nn.Module, processes: Workers, advance: Advance) -> dict[str, Share]:
         labels = self.pictures.labels if self.labels is None else self.labels
-        found = loss = seen = counted = 0.0
+        right_count = loss = seen = counted = 0.0
         for scores, which in picture_scores(
             model, self.pictures, self.view, self.batch, processes.index, processes.count, advance
         ):
             good = self.measure(scores.cpu().numpy(), labels[which])
-            found, counted = found + int(good.sum()), counted + len(good)
+            right_count, counted = right_count + int(good.sum()), counted + len(good)
             if self.labels is None and self.measure is right:
                 target = torch.from_numpy(labels[which]).to(scores.device)
                 loss, seen = loss + F.cross_entropy(scores, target, reduction="sum").item(), seen + len(which)
-        shares = {"accuracy": Share(found, counted)}
+        shares = {"accuracy": Share(right_count, counted)}
         return {**shares, "dev_loss": Share(loss, seen)} if self.labels is None and self.measure is right else shares
 
 

@@ -116,11 +116,11 @@ class Checkpoints:
         cannot say which that is, all stay."""
         steps = self.steps()
         try:
-            kept = {*map(self.path, steps[-KEPT:]), self.best()}
+            needed = {*map(self.path, steps[-KEPT:]), self.best()}
         except CheckpointError:
-            kept = set(map(self.path, steps))
+            needed = set(map(self.path, steps))
         for s in steps:
-            if self.path(s) not in kept:
+            if self.path(s) not in needed:
                 os.rename(self.path(s), self.unfinished(s))  # what is gone in part has no complete name
         for old in self.folder.glob("unfinished_*"):
             shutil.rmtree(old)

@@ -51,7 +51,7 @@ class Log:
     ) -> None:
         self.folder, self.steps, self.quiet, self.console = folder, steps, quiet, console
         self.began, self.first = time.monotonic(), step
-        self.told_at = self.began
+        self.shown_at = self.began
         self.writer: Writer | None = None
         self.bar: Progress | None = None
         if quiet:
@@ -64,10 +64,10 @@ class Log:
             if self.writer is None:
                 console.print("tensorboard is not installed: curves go to log.jsonl alone")
         if console.is_terminal:
-            far = "step {task.completed:,.0f} of {task.total:,.0f}  {task.fields[told]}"
+            far = "step {task.completed:,.0f} of {task.total:,.0f}  {task.fields[status]}"
             text = TextColumn("{task.description}", markup=False), TextColumn(far, markup=False)
             self.bar = Progress(text[0], BarColumn(bar_width=20), text[1], TimeRemainingColumn(), console=console)
-            self.line = self.bar.add_task(name, total=steps, completed=step, told="starting")
+            self.line = self.bar.add_task(name, total=steps, completed=step, status="starting")
             self.bar.start()
 
     def numbers(self, step: int, **numbers: float) -> None:
@@ -82,23 +82,23 @@ class Log:
                     self.writer.add_scalar(name, number, step)
                 self.writer.flush()  # what is left in memory, a kill would take
 
-    def progress(self, step: int, told: str) -> None:
+    def progress(self, step: int, status: str) -> None:
         """Show how far the run is."""
         if self.quiet:
             return
         if self.bar is not None:
-            self.bar.update(self.line, completed=step, told=told)
+            self.bar.update(self.line, completed=step, status=status)
             return
-        self.told_at = time.monotonic()
-        left = (self.told_at - self.began) / max(step - self.first, 1) * (self.steps - step)
-        parts = [f"step {step:,} of {self.steps:,}", *([told] if told else []), f"{clock(left)} left"]
+        self.shown_at = time.monotonic()
+        left = (self.shown_at - self.began) / max(step - self.first, 1) * (self.steps - step)
+        parts = [f"step {step:,} of {self.steps:,}", *([status] if status else []), f"{clock(left)} left"]
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
     def move(self, step: int) -> None:
         """Between two lines of the log, of which on a slow machine the first may take long to come."""
         if self.bar is not None:
             self.bar.update(self.line, completed=step)
-        elif not self.quiet and time.monotonic() - self.told_at > PATIENCE:
+        elif not self.quiet and time.monotonic() - self.shown_at > PATIENCE:
             self.progress(step, "")
 
     @contextmanager
@@ -107,12 +107,12 @@ class Log:
         if self.bar is None:
             yield
             return
-        told = self.bar.tasks[self.line].fields["told"]
-        self.bar.update(self.line, told=f"{told}  {what}")
+        status = self.bar.tasks[self.line].fields["status"]
+        self.bar.update(self.line, status=f"{status}  {what}")
         try:
             yield
         finally:
-            self.bar.update(self.line, told=told)
+            self.bar.update(self.line, status=status)
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -156,5 +156,5 @@ def forget_after(path: Path, step: int, evaluation_due: bool) -> None:
     def again(line: dict[str, float]) -> bool:
         return line["step"] > step or (evaluation_due and line["step"] == step and "loss" not in line)
 
-    kept = [line for line in read_log(path.parent) if not again(line)]
-    write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+    lines = [line for line in read_log(path.parent) if not again(line)]
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -88,10 +88,10 @@ def differences(old: Any, new: Any, *, but: Collection[str] = (), at: str = "") 
         kinds = [str(record.get("type")).rpartition(":")[2] for record in (old, new)]
         if kinds[0] != kinds[1]:
             return [f"{at} was {kinds[0]}, now {kinds[1]}"]
-        found = []
+        changes = []
         for name in {**old, **new}:
             field = f"{at}.{name}" if at else name
             if field not in but and name != "starts_from":
-                found += differences(old.get(name), new.get(name), but=but, at=field)
-        return found
+                changes += differences(old.get(name), new.get(name), but=but, at=field)
+        return changes
     return [] if old == new else [f"{at} was {old}, now {new}"]
