@@ -10,10 +10,11 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
+from longshort.checksums import META
 from longshort.lab.data.source import FileSource
 from longshort.lab.evaluate import Share
 from longshort.lab.evaluate.bits import Reading
-from longshort.lab.runs.checkpoints import META, Checkpoints
+from longshort.lab.runs.checkpoints import Checkpoints
 from longshort.lab.runs.log import read_log
 from longshort.lab.tasks import LanguageModelling
 from longshort.lab.train import AdamW, Muon, Run, Schedule, StoppedError, train

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
-from huggingface_hub.constants import CONFIG_NAME
+from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
 
+from longshort.checksums import verify
 from longshort.serial import as_json, read
 
 MOST_LAYERS = 10_000  # a config that asks for more is damaged: to build it would take hours
@@ -25,7 +26,10 @@ class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://a
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, *, config: Any = None, **options: Any) -> Self:
-        """A saved model, from a folder or from the hub. config: that it is built from, instead of its own."""
+        """A saved model, from a folder or from the hub, or a checkpoint, which is compared with its checksums.
+        config: that it is built from, instead of its own."""
+        if Path(pretrained_model_name_or_path).is_dir():
+            verify(Path(pretrained_model_name_or_path), only=(CONFIG_NAME, SAFETENSORS_SINGLE_FILE))
         if config is None:
             config = read_config(_config_file(pretrained_model_name_or_path, options), cls.config_type())
         return super().from_pretrained(pretrained_model_name_or_path, config=config, **options)

@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 from training import before_call, checkpoints, do, full, language, outcome, points, same_weights, weights
 
+from longshort import checksums
+from longshort.checksums import META
 from longshort.lab.runs import checkpoints as checkpoint
 from longshort.lab.runs import files
-from longshort.lab.runs.checkpoints import META, Checkpoints, check
+from longshort.lab.runs.checkpoints import Checkpoints, check
 from longshort.lab.runs.files import write_whole
 from longshort.lab.train import CheckpointError, state
 
@@ -189,7 +191,7 @@ def test_the_best_is_the_last_where_it_is_not_known(tmp_path):
         there.path(step).mkdir()
     known = dict(step=4, files={}, metrics={}, data="", best=0.0, last_loss=1.0, seconds=1.0)
     for best_step, expected in ((None, 4), (2, 4), (3, 3)):
-        (there.path(4) / META).write_bytes(checkpoint.with_checksum({**known, "best_step": best_step}))
+        (there.path(4) / META).write_bytes(checksums.with_checksum({**known, "best_step": best_step}))
         assert there.best() == there.path(expected)
 
 
@@ -221,7 +223,7 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_facts_of_wrong_types_are_named(tmp_path, wrong):
     known = dict(step=4, files={}, metrics={}, data="", best_step=None, best=0.0, last_loss=1.0, seconds=1.0)
-    (tmp_path / META).write_bytes(checkpoint.with_checksum({**known, **wrong}))
+    (tmp_path / META).write_bytes(checksums.with_checksum({**known, **wrong}))
     with pytest.raises(CheckpointError, match=f"{next(iter(wrong))}.* in {META}|in {META}.*{next(iter(wrong))}"):
         check(tmp_path)
 
@@ -245,7 +247,7 @@ def test_a_checkpoint_of_other_processes_is_refused(tmp_path, done):
     facts = json.loads((last / META).read_text())
     del facts["facts"]
     facts["processes"] = 2
-    (last / META).write_text(json.dumps({**facts, "facts": checkpoint.checksum_of(facts)}))
+    (last / META).write_text(json.dumps({**facts, "facts": checksums.checksum_of(facts)}))
     words = rf"checkpoint {re.escape(str(last))} is of a run with 2 processes, and there are 1"
     with pytest.raises(CheckpointError, match=words):
         do(run, tmp_path, resume=True)

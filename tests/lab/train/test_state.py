@@ -11,8 +11,9 @@ from tiny_encoders import Pretrained, tiny_checkpoint
 from training import Counting, CountingConfig, Points, Tied, TiedConfig, checkpoints, do, outcome, points, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from longshort.checksums import META, checksum, checksum_of
 from longshort.lab.evaluate import Share
-from longshort.lab.runs.checkpoints import META, check, checksum, checksum_of
+from longshort.lab.runs.checkpoints import check
 from longshort.lab.train import CheckpointError
 from longshort.lab.trained.weights import load_weights, shared_names
 from longshort.serial import as_json

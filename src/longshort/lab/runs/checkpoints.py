@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,18 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from longshort.checksums import META, DamagedError, checksum, compare, read_meta, with_checksum
 from longshort.lab.runs.errors import CheckpointError
-from longshort.lab.runs.files import flush_folder, write_whole
-from longshort.serial import UNREADABLE
+from longshort.lab.runs.files import flush_folder, remove_unfinished, write_whole
 
-META = "checkpoint.json"
 WEIGHTS = "model.safetensors"
 KEPT = 2  # the last ones, beside the best
 LARGEST = 10**12  # steps: more are no steps
 Which = Literal["best", "last"]
 FIELDS: dict[str, Any] = {  # of checkpoint.json, those that readers rely on
     "step": int,
-    "files": dict,
     "metrics": dict,
     "best_step": int | None,
     "best": int | float,
@@ -124,9 +120,12 @@ class Checkpoints:
                 os.rename(self.path(s), self.unfinished(s))  # what is gone in part has no complete name
         for old in self.folder.glob("unfinished_*"):
             shutil.rmtree(old)
+        for path in needed:
+            if path is not None:
+                remove_unfinished(path)
 
 
-def corrupt(path: Path, why: str) -> CheckpointError:
+def corrupt(path: Path, why: object) -> CheckpointError:
     return CheckpointError(
         f"checkpoint {path} is corrupt: {why}. Remove {path}, and --resume goes on from the checkpoint before it."
     )
@@ -135,21 +134,15 @@ def corrupt(path: Path, why: str) -> CheckpointError:
 def read_facts(path: Path) -> dict[str, Any]:
     """What was noted with a checkpoint. Its other files are not read."""
     try:
-        facts: dict[str, Any] = json.loads((path / META).read_bytes())
-        intact = facts.pop("facts") == checksum_of(facts)
-    except (OSError, *UNREADABLE) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
-        raise corrupt(path, f"{META} cannot be read ({reason})") from None
-    if not intact:
-        raise corrupt(path, f"{META} is not what was written")
+        facts = read_meta(path)
+    except DamagedError as error:
+        raise corrupt(path, error) from None
     for name, kind in FIELDS.items():
         value = facts.setdefault(name, None)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise corrupt(path, f"{name} in {META} cannot be {value!r}")
     if not 0 <= facts["step"] < LARGEST or not 0 <= (facts["best_step"] or 0) < LARGEST:
         raise corrupt(path, f"step in {META} cannot be {facts['step']}, with best_step {facts['best_step']}")
-    if wrong := [name for name in facts["files"] if {"/", "\\", "\0"} & {*name} or name in ("", ".", "..")]:
-        raise corrupt(path, f"files in {META} cannot have the name {wrong[0]!r}")
     before = facts.pop("judged", facts["step"])  # its name in files of earlier versions
     return {"evaluated": before, **facts}
 
@@ -157,28 +150,11 @@ def read_facts(path: Path) -> dict[str, Any]:
 def check(path: Path) -> dict[str, Any]:
     """What was noted with a checkpoint, after every file was compared with its checksum."""
     facts = read_facts(path)
-    for name, expected in facts["files"].items():
-        try:
-            actual = checksum(path / name)
-        except OSError as error:
-            raise corrupt(path, f"{name}: {error.strerror}") from None
-        if actual != expected:
-            raise corrupt(path, f"{name} is not what was written")
+    try:
+        compare(path, facts["files"])
+    except DamagedError as error:
+        raise corrupt(path, error) from None
     return facts
-
-
-def checksum(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def checksum_of(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def with_checksum(facts: dict[str, Any]) -> bytes:
-    facts = {name: value for name, value in facts.items() if name != "facts"}
-    return json.dumps({**facts, "facts": checksum_of(facts)}, indent=1).encode()
 
 
 def write(path: Path, content: bytes | Callable[[BinaryIO], Any]) -> None:

@@ -12,7 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from longshort.lab.runs.checkpoints import META, WEIGHTS, check
+from longshort.checksums import has_checksums
+from longshort.lab.runs.checkpoints import WEIGHTS, check
 from longshort.lab.runs.errors import CheckpointError
 from longshort.serial import as_json
 
@@ -38,8 +39,8 @@ class Described(Buildable, Protocol):
 
 
 def check_if_checkpoint(path: Path) -> None:
-    """Compare a checkpoint with its checksums; other folders have none."""
-    if (path / META).exists():
+    """Compares a checkpoint with its checksums; other folders have none."""
+    if has_checksums(path):
         check(path)
 
 
