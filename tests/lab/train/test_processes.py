@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from apart import apart, killed, resumed_and_whole, together, train_each
+from apart import apart, killed, resumed_and_whole, together, train_each, train_where_another_does
 from training import MODEL, STEADY, checkpoints, do, language, outcome, points, same_weights, weights
 
 from longshort.lab.evaluate.bits import Reading
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.train import CheckpointError
 from longshort.lab.train.processes import Processes, blocks_of
 from longshort.models.charlm import CharLM
@@ -74,6 +75,12 @@ def test_what_one_process_meets_both_answer_to(tmp_path):
     same_weights(weights(stopped, tmp_path), weights(whole, tmp_path))
     assert checkpoints(stopped, tmp_path).steps() == [6, 9]
     assert checkpoints(points(name="full"), tmp_path).steps() == [4, 6]
+
+
+def test_a_folder_in_which_another_training_is_under_way_is_refused_to_all(tmp_path):
+    with RunFolder(tmp_path / points().name).locked():
+        assert apart(train_where_another_does, points(), tmp_path, count=2) == [0, 0]
+    assert not (tmp_path / points().name).exists()
 
 
 def test_one_process(tmp_path):

@@ -1,12 +1,19 @@
-"""The lock that lets one process at a time into a folder."""
+"""The lock that lets one process at a time into a folder.
+
+A forked process shares its parent's locks, and would keep them when the parent is killed: it closes them at once.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
+LOCK = ".lock"  # where folders themselves cannot be locked
 
 
 @contextmanager
@@ -30,7 +37,7 @@ _lock_handles: set[int] = set()  # locks of this process
 
 
 def _leave_locks() -> None:
-    """A forked process, such as one that reads pictures, must not keep the lock of one that was killed."""
+    """In a forked process, such as one that reads pictures."""
     while _lock_handles:
         os.close(_lock_handles.pop())
 
@@ -40,19 +47,41 @@ if hasattr(os, "register_at_fork"):
 
 
 def _locked(folder: Path, wait: bool) -> int:
-    import fcntl
-
+    """A handle that holds the lock."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        try:
+            _flock(handle, wait)
         except BlockingIOError:
             os.close(handle)
             raise
-        except OSError:  # some network file systems have no locks
-            return handle
+        except OSError:
+            os.close(handle)
+            return _lock_file(folder / LOCK, wait)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), folder.stat()):
                 return handle
         os.close(handle)  # the folder was removed meanwhile
+
+
+def _lock_file(path: Path, wait: bool) -> int:
+    """Network file systems lock only what is open for writing, and some of them nothing."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _flock(handle, wait)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError as error:
+        logger.warning("%s cannot be locked (%s): use it from one process at a time", path.parent, error.strerror)
+    return handle
+
+
+def _flock(handle: int, wait: bool) -> None:
+    import fcntl
+
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
