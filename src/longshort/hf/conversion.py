@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from longshort.hf import roberta
-from longshort.hf.library import hf
+from longshort.hf.library import hf, loading
 from longshort.models.hub import check_there
 
 FAMILIES = {
@@ -119,18 +118,17 @@ def load(checkpoint: str | Path, head: str | None = None, classes: int | None = 
     if head is not None and head not in HEADS:
         raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
     check_there(checkpoint)
-    config = hf.AutoConfig.from_pretrained(checkpoint)
+    with loading(checkpoint):
+        config = hf.AutoConfig.from_pretrained(checkpoint)
     family = check_kind(checkpoint, config)
     named = f"{family}{head}" if head else (config.architectures or [f"{family}Model"])[0]
     if named.removeprefix(family) not in (*HEADS, *DROPPED):
         known = ", ".join(family + each for each in (*HEADS, *DROPPED))
         raise ValueError(f"{checkpoint} holds a {named}; of this kind, {known} can be converted")
     labels = {} if classes is None else dict(num_labels=classes)
-    try:
+    with loading(checkpoint):
         model = getattr(hf, named).from_pretrained(checkpoint, dtype=torch.float32, **labels).eval()
-    except SafetensorError as error:
-        raise ValueError(f"the weights of {checkpoint} cannot be read: {error}") from error
-    tokenizer = hf.AutoTokenizer.from_pretrained(checkpoint)
+        tokenizer = hf.AutoTokenizer.from_pretrained(checkpoint)
     if len(tokenizer) < config.vocab_size // 2:  # transformers makes an empty one where there is none
         raise ValueError(
             f"{checkpoint} has no tokenizer of its own: {len(tokenizer):,} tokens for a vocabulary of "

@@ -1,17 +1,17 @@
-"""transformers, for all that need it: told what to install where it is not there, and quiet where it is a part of the
-work. Whoever can do without it imports this room late."""
+"""transformers, imported in one place: an error that says what to install, quiet loading, errors of one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 try:
     import transformers as hf
 except ImportError as error:
     raise ImportError("pretrained encoders need transformers: pip install 'longshort[encoders]'") from error
 
-__all__ = ["hf", "quiet"]
+__all__ = ["hf", "loading", "quiet"]
 
 
 @contextmanager
@@ -27,3 +27,17 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def loading(checkpoint: str | Path) -> Iterator[None]:
+    """Turns whatever is wrong with the files of a checkpoint into a ValueError of one sentence that names it."""
+    try:
+        yield
+    except (ImportError, OSError):  # these name what is missing
+        raise
+    except Exception as error:  # of safetensors, tokenizers, huggingface_hub and others: they share no type
+        first = str(error).strip().partition("\n")[0]
+        if str(checkpoint) in first and isinstance(error, ValueError):
+            raise
+        raise ValueError(f"{checkpoint} cannot be read: {first or type(error).__name__}") from error

@@ -59,11 +59,11 @@ class Tokenizer:
     """A tokenizer of transformers. What looks like one of its special tokens in a text is text."""
 
     def __init__(self, name: str | Path) -> None:
-        from longshort.hf import hf, quiet
+        from longshort.hf import hf, loading, quiet
 
         if (isinstance(name, Path) or Path(name).is_absolute()) and not Path(name).is_dir():
             raise FileNotFoundError(f"{name} is not there: give the folder of a tokenizer, or its name on the hub")
-        with quiet():
+        with quiet(), loading(name):
             self.made: Any = hf.AutoTokenizer.from_pretrained(name)
         self.content: str = self.made.backend_tokenizer.to_str()
         (empty,) = self([""])

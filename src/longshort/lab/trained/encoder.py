@@ -50,14 +50,15 @@ class EncoderConfig:
         return None
 
     def build(self) -> nn.Module:
-        from longshort.hf import convert, hf, quiet
+        from longshort.hf import convert, hf, loading, quiet
         from longshort.hf.conversion import lengthened, load
 
         check_there(self.checkpoint)
         check_if_checkpoint(Path(self.checkpoint))
         torch.manual_seed(self.seed)
         with quiet():
-            config = hf.AutoConfig.from_pretrained(self.checkpoint)
+            with loading(self.checkpoint):
+                config = hf.AutoConfig.from_pretrained(self.checkpoint)
             if config.model_type.startswith("longshort-"):
                 return self.build_converted(config)
             if isinstance(self.attention, Full):
@@ -87,23 +88,16 @@ class EncoderConfig:
                 f"{self.checkpoint} reads {config.longest:,} tokens (--length {config.longest}), and "
                 f"{self.length:,} are asked for"
             )
-        labels = {} if self.labels is None else dict(num_labels=self.labels)
-        model: nn.Module = self.auto.from_pretrained(self.checkpoint, dtype=torch.float32, **labels)
+        return self.read(self.checkpoint, **({} if self.labels is None else dict(num_labels=self.labels)))
+
+    def read(self, checkpoint: str | Path, **options: Any) -> nn.Module:
+        """The model of a folder with `files` and weights. options: of transformers' from_pretrained."""
+        from longshort.hf import hf, loading, quiet
+
+        auto = getattr(hf, f"AutoModel{self.head.removeprefix('Model')}")
+        with quiet(), loading(checkpoint):
+            model: nn.Module = auto.from_pretrained(checkpoint, dtype=torch.float32, **options)
         return model
-
-    def read(self, folder: Path) -> nn.Module:
-        """A model of this config, from where `files` and its weights were written."""
-        from longshort.hf import quiet
-
-        with quiet():
-            model: nn.Module = self.auto.from_pretrained(folder, dtype=torch.float32)
-        return model
-
-    @property
-    def auto(self) -> Any:
-        from longshort.hf import hf
-
-        return getattr(hf, f"AutoModel{self.head.removeprefix('Model')}")
 
     def files(self, model: Any) -> Mapping[str, bytes]:
         """As transformers writes them: a checkpoint is one of its models."""
