@@ -113,7 +113,7 @@ def test_accuracy_is_the_share_of_labels_found(parts):
     assert sum(f["accuracy"][0] for f in found) == right < 19
     assert sum(f["accuracy"][1] for f in found) == 19
     dev = shares(TASK, Oracle(), 0, 1)
-    assert dev["accuracy"][1] == dev["dev_loss"][1] == 17
+    assert dev["accuracy"][1] == dev["loss"][1] == 17
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -130,7 +130,7 @@ def test_how_many_are_evaluated_at_once_changes_nothing():
     model = MODEL.build().double().eval()
     found = [shares(replace(TASK, evaluation_batch=n), model, 0, 1) for n in (1, 4, 100)]
     assert len({f["accuracy"] for f in found}) == 1
-    assert max(f["dev_loss"][0] for f in found) == pytest.approx(min(f["dev_loss"][0] for f in found), abs=1e-4)
+    assert max(f["loss"][0] for f in found) == pytest.approx(min(f["loss"][0] for f in found), abs=1e-4)
 
 
 def test_the_loss_is_that_of_the_labels():

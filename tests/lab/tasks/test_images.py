@@ -70,7 +70,7 @@ def test_every_picture_is_evaluated_once(task):
     assert found["accuracy"] == (9.0, 9)
     parts = [shares(task, model, part, 2) for part in range(2)]
     assert sum(p["accuracy"][1] for p in parts) == 9
-    assert sum(p["dev_loss"][0] for p in parts) == pytest.approx(found["dev_loss"][0], rel=1e-5)
+    assert sum(p["loss"][0] for p in parts) == pytest.approx(found["loss"][0], rel=1e-5)
     told = []
     seen = [which for _, which in picture_scores(model, task.splits.dev, task.view, 4, advance=told.append)]
     assert sorted(np.concatenate(seen)) == list(range(9)) and sum(told) == 9

@@ -173,7 +173,7 @@ def test_no_word_is_no_loss():
 def test_parts_add_up_and_the_same_is_hidden_every_time(published):
     task, model = masked(published("bert"), evaluation_count=13), Pretrained(published("bert")).build().eval()
     whole = shares(task, model, 0, 1)
-    assert whole == shares(task, model, 0, 1) and set(whole) == {"dev_loss", "restored"}
+    assert whole == shares(task, model, 0, 1) and set(whole) == {"loss", "restored"}
     parts = [shares(task, model, part, 2) for part in range(2)]
     for name, (total, count) in whole.items():
         assert sum(p[name][1] for p in parts) == count

@@ -64,8 +64,10 @@ def evaluate(
     model: nn.Module, evaluators: Iterable[Evaluator], processes: Workers, progress: Progress = unseen
 ) -> dict[str, dict[str, Share]]:
     """By evaluator and metric, the sums and counts of all processes. The model is in eval mode."""
-    results = {}
+    results: dict[str, dict[str, Share]] = {}
     for evaluator in evaluators:
+        if evaluator.name in results:
+            raise ValueError(f"two evaluators are called {evaluator.name!r}")
         with processes.autocast():
             shares = evaluator.run(model, processes, progress(evaluator.name, evaluator.size / processes.count))
         names = sorted(shares)
@@ -78,10 +80,12 @@ def evaluate(
 
 
 def means(results: Mapping[str, Mapping[str, Share]]) -> dict[str, float]:
-    """Each metric of the first evaluator; those of others have the evaluator's name before theirs."""
+    """Each metric of the first evaluator; those of others have the evaluator's name before theirs. A loss is called
+    dev_loss, since the log has that of training too."""
     first = next(iter(results), None)
-    return {
-        metric if name == first else f"{name} {metric}": share.mean
-        for name, shares in results.items()
-        for metric, share in shares.items()
-    }
+
+    def logged(name: str, metric: str) -> str:
+        metric = "dev_loss" if metric == "loss" else metric
+        return metric if name == first else f"{name} {metric}"
+
+    return {logged(name, metric): share.mean for name, shares in results.items() for metric, share in shares.items()}

@@ -39,4 +39,4 @@ class HiddenTokens:
             sums += torch.stack([t.double() for t in self.restore(model, hidden)])
             advance(len(items))
         loss, count, right = sums.tolist()
-        return {"dev_loss": Share(loss, count), "restored": Share(right, count)}
+        return {"loss": Share(loss, count), "restored": Share(right, count)}

@@ -45,7 +45,7 @@ class Accuracy:
             loss += F.cross_entropy(scores, labels, reduction="sum")
             count += len(items)
             advance(len(items))
-        return {"accuracy": Share(right.item(), count), "dev_loss": Share(loss.item(), count)}
+        return {"accuracy": Share(right.item(), count), "loss": Share(loss.item(), count)}
 
 
 def scores_of(output: Any) -> Tensor:

@@ -51,7 +51,7 @@ class PictureLabels:
                 target = torch.from_numpy(labels[which]).to(scores.device)
                 loss, seen = loss + F.cross_entropy(scores, target, reduction="sum").item(), seen + len(which)
         shares = {"accuracy": Share(right_count, counted)}
-        return {**shares, "dev_loss": Share(loss, seen)} if self.labels is None and self.measure is right else shares
+        return {**shares, "loss": Share(loss, seen)} if self.labels is None and self.measure is right else shares
 
 
 @torch.no_grad()

@@ -182,6 +182,11 @@ class Loop(ABC):
         task = self.run.task
         with log.doing("evaluating"):
             self.metrics = self.measure(stop)
+        if task.metric not in self.metrics:
+            raise ValueError(
+                f"{task.metric} of task {type(task).__name__} is not among what was measured on the "
+                f"development set: {', '.join(self.metrics) or 'nothing'}"
+            )
         score = self.metrics[task.metric] * (-1 if task.higher_is_better else 1)
         better = score < self.best
         if better:

@@ -12,15 +12,6 @@ from longshort.lab.evaluate import Evaluator
 Split = Literal["dev", "test"]
 
 
-ASKED = ("metric", "higher_is_better", "unit", "batch", "prepare", "loss", "size", "evaluators")
-
-
-def check_task(task: Any) -> None:
-    """Refuses what the loop could not train on."""
-    if missing := [name for name in ASKED if not hasattr(task, name)]:
-        raise ValueError(f"task {type(task).__name__} lacks {', '.join(missing)} (see longshort.lab.tasks.task.Task)")
-
-
 class Task(Protocol):
     """A frozen dataclass: with the seed and the model it decides a training, and is written down with it.
 
@@ -56,3 +47,10 @@ class Task(Protocol):
     def evaluators(self, split: Split) -> Iterable[Evaluator]:
         """What is measured on a split. Of the development set, the first one's metrics choose the best checkpoint."""
         ...
+
+
+def check_task(task: Any) -> None:
+    """Refuses what the loop could not train on."""
+    names = [name for name in (*Task.__annotations__, *vars(Task)) if not name.startswith("_")]
+    if missing := [name for name in names if not hasattr(task, name)]:
+        raise ValueError(f"task {type(task).__name__} lacks {', '.join(missing)} (see longshort.lab.tasks.task.Task)")
