@@ -17,6 +17,7 @@ from longshort.lab.runs.folder import RunFolder
 from longshort.lab.train import train
 from longshort.lab.trained import Trained
 from longshort.models import CharLM, CvT, PairClassifier, SequenceClassifier, ViL
+from longshort.models.sequence import MaskedModel
 
 RUNS = ("characters", "masked", "classifier", "pairs", "pictures", "masked_text", "reviews")
 TOKENS = torch.arange(1, 25)[None]
@@ -25,6 +26,7 @@ SAVED = {
     "characters": (CharLM, lambda model: model(TOKENS)[0]),
     "classifier": (SequenceClassifier, lambda model: model(TOKENS)),
     "pairs": (PairClassifier, lambda model: model(TOKENS, TOKENS.flip(1))),
+    "masked": (MaskedModel, lambda model: model(TOKENS)),
     "vil": (ViL, lambda model: model(IMAGE)),
     "cvt": (CvT, lambda model: model(IMAGE)),
 }
@@ -89,11 +91,7 @@ def test_what_was_noted_of_a_run_is_read_and_comes_out_again(old, name):
 def test_a_saved_model_gives_the_same_scores(old, name):
     _, expected = old
     kind, call = SAVED[name]
-    opened = Trained.open(f"models/{name}")
-    models = [kind.from_pretrained(f"models/{name}").eval()]
-    if name != "pairs":  # nothing in its folder tells it from a classifier of single sequences
-        models.append(opened.model())
-    for model in models:
+    for model in (kind.from_pretrained(f"models/{name}").eval(), Trained.open(f"models/{name}").model()):
         assert call(model).detach().flatten()[:6].tolist() == pytest.approx(expected["models"][name], abs=2e-6)
 
 

@@ -173,11 +173,13 @@ def run(tmp_path):
 
 def test_a_run_is_evaluated_on_its_own_pictures_or_on_others(run, data, tmp_path, capsys):
     assert Trained.open(str(run)).vision
-    assert main(["evaluate", str(run), "--cpu"]) == 0
+    out = tmp_path / "found.json"
+    assert main(["evaluate", str(run), "--cpu", "--out", str(out)]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     share = RunFolder(run).result["metrics"]["accuracy"]
-    assert line.startswith(f"validation: {100 * share:.2f} % (")
-    out = tmp_path / "found.json"
+    assert line == f"validation set: {100 * share:.2f} %"
+    facts = json.loads(out.read_text())
+    assert facts["accuracy"] == {"validation": share} and "16" in facts["view"] and facts["broken_pictures"] == 0
     assert main(["evaluate", str(run), "--cpu", "--on", "robustness", "--data", str(data), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "CvT*-LS-13 (paper)" in printed and "mCE: " in printed and "ImageNet-9, mixed-rand: " in printed

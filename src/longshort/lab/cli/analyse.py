@@ -84,7 +84,7 @@ def draw_look(names: Sequence[str], out: Path, *, image: Path | None, prompt: Pa
     """Of a patch of an image, or of a character of a text."""
     name = one_of(names)
     check_output_file(out)
-    trained = Trained.open(name).expect("language", "pictures", "released")
+    trained = Trained.open(name).expect("language", "pictures")
     if trained.vision:
         if image is None:
             raise ValueError(f"{name} is a vision model: give it a picture with --image")
@@ -127,7 +127,7 @@ def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     by_model, images = {}, 0
     for label, name in labels(names).items():
-        trained = Trained.open(name).expect("pictures", "released")
+        trained = Trained.open(name).expect("pictures")
         model: Any = trained.model(device)
         view = trained.view(model)
         entries = of_folder(data) if data is not None else own_entries(trained)

@@ -44,7 +44,6 @@ PANELS: dict[TrainedKind, Kind] = {  # whose place a model takes
     "masked": "encoder",
     "encoder": "encoder",
     "pictures": "vision",
-    "released": "vision",
 }
 AT_START: dict[Kind, tuple[str, Any]] = {  # the models that are drawn where no other of their kind is given
     "language": ("language model (causal), the paper's small one", charlm.PRESETS["small"]),

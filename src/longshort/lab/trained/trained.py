@@ -14,29 +14,33 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import hf_hub_download, snapshot_download
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 import longshort.baselines
 import longshort.lab.tasks  # noqa: F401
+from longshort.checksums import has_checksums
 from longshort.lab.data.images import Middle
 from longshort.lab.data.source import with_data_at
-from longshort.lab.runs.checkpoints import META, Which, read_facts
-from longshort.lab.runs.folder import RunFolder
+from longshort.lab.runs.checkpoints import WEIGHTS, Which, read_facts
+from longshort.lab.runs.folder import RECORD, RunFolder
 from longshort.lab.runs.run import Run
 from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig
 from longshort.lab.trained.weights import Buildable, build, check_if_checkpoint, load_weights
-from longshort.models import CharLM, CvT, PairClassifier, SequenceClassifier, ViL
 from longshort.models.charlm import CharLMConfig
 from longshort.models.cvt import CvTConfig
-from longshort.models.sequence import MaskedConfig, MaskedModel, PairConfig, SequenceConfig
-from longshort.models.vil import ViLConfig
+from longshort.models.hub import check_there
+from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
+from longshort.models.vil import ViL, ViLConfig
 from longshort.serial import UnregisteredError, from_json, read_json, reading
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["language", "sequences", "pictures", "encoder", "released", "masked", "other"]
+Kind = Literal["language", "sequences", "pictures", "encoder", "masked", "other"]
 RELEASED = (".pth", ".pt")
+CONFIG = "config.json"
+FILES = ["*.json", "*.txt", "*.safetensors"]  # of a model on the hub
 UNBUILDABLE = (RuntimeError, ValueError, TypeError, OverflowError, MemoryError)  # of a config with absurd sizes
 KINDS: dict[type, Kind] = {
     CharLMConfig: "language",
@@ -48,21 +52,12 @@ KINDS: dict[type, Kind] = {
     MaskedEncoderConfig: "masked",
     TextClassifierConfig: "encoder",
 }
-MODELS: dict[type, Any] = {
-    CharLMConfig: CharLM,
-    SequenceConfig: SequenceClassifier,
-    PairConfig: PairClassifier,
-    MaskedConfig: MaskedModel,
-    ViLConfig: ViL,
-    CvTConfig: CvT,
-}
 IN_WORDS: dict[Kind, str] = {
     "language": "a language model over characters",
     "sequences": "a classifier of sequences",
     "pictures": "a vision model",
     "encoder": "an encoder of transformers",
     "masked": "a model that restores hidden tokens",
-    "released": "a vision model",
     "other": "a model of your own",
 }
 
@@ -71,8 +66,9 @@ IN_WORDS: dict[Kind, str] = {
 class Trained:
     """A model that was trained, and what is known of it.
 
-    path: the folder or the released file with its weights. config: of our own models.
-    run: that made it; None where no run is recorded, or where its task is of a class that is not registered here.
+    path: the folder or the released file with its weights; of a model on the hub, the folder with its config.
+    config: of our own models. run: that made it; None where no run is recorded, or where its task is of a class that is
+    not registered here.
     """
 
     name: str
@@ -87,20 +83,23 @@ class Trained:
         if Path(name).suffix in RELEASED:
             if not Path(name).is_file():
                 raise FileNotFoundError(f"{name} is not there")
-            return cls(name, "released", Path(name))
+            return cls(name, "pictures", Path(name))
         where = locate(name, which)
         path = Path(where)
-        if path.is_file():
-            raise ValueError(f"{name} is a file: give the folder of a run or of a model")
         if not path.is_dir():
-            if where.count("/") != 1 or path.parent.is_dir():
+            if "/" not in where:
                 raise FileNotFoundError(
                     f"{name} is not there: give the folder of a run or of a model, or a name on the hub"
                 )
-            path = Path(snapshot_download(where, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+            path = Path(hf_hub_download(where, CONFIG)).parent
         run = run_of(path)
-        config = config_of(path / "config.json") if run is None else run.model
+        config = config_of(path) if run is None else run.model
         return cls(where, _kind(config), path, config, run)
+
+    @property
+    def folder(self) -> Path:
+        """With the weights, which are downloaded now if they are on the hub."""
+        return self.path if Path(self.name).exists() else Path(snapshot_download(self.name, allow_patterns=FILES))
 
     def model(self, device: torch.device | str = "cpu") -> nn.Module:
         """With its weights, in eval mode. What is recorded in a checkpoint is compared with its checksums."""
@@ -113,20 +112,21 @@ class Trained:
         return model.to(device).eval()
 
     def _model(self) -> nn.Module:
-        if self.kind == "released":
-            return ViL.from_released(self.name)
+        if self.path.is_file():
+            return ViL.from_released(self.path)
+        folder = self.folder
         if self.config is None:
-            return self._transformers_model()
-        model: nn.Module = MODELS[type(self.config)](self.config) if self.run is None else build(self.config, self.path)
-        load_weights(self.path, model)
+            return self._transformers_model(folder)
+        model = build(self.config, None if self.run is None else folder)
+        load_weights(folder, model)
         return model
 
-    def _transformers_model(self) -> nn.Module:
-        from longshort.hf import hf, quiet
+    def _transformers_model(self, folder: Path) -> nn.Module:
+        from longshort.hf import hf, loading, quiet
 
-        with quiet():
-            check_if_checkpoint(self.path)
-            model: Any = hf.AutoModel.from_pretrained(self.path).float()
+        check_if_checkpoint(folder)
+        with quiet(), loading(self.name):
+            model: Any = hf.AutoModel.from_pretrained(folder).float()
         if not model.config.model_type.startswith("longshort-"):
             raise ValueError(
                 f"{self.name} is a model of kind {model.config.model_type}, without long-short attention: convert it"
@@ -136,15 +136,15 @@ class Trained:
 
     def tokenizer(self) -> Any:
         """Of an encoder of transformers."""
-        from longshort.hf import hf, quiet
+        from longshort.hf import hf, loading, quiet
 
-        with quiet():
-            return hf.AutoTokenizer.from_pretrained(self.path)
+        with quiet(), loading(self.name):
+            return hf.AutoTokenizer.from_pretrained(self.folder)
 
     @property
     def vision(self) -> bool:
         """Whether it is a vision model."""
-        return self.kind in ("pictures", "released")
+        return self.kind == "pictures"
 
     def expect(self, *kinds: Kind) -> Trained:
         """Itself, if it is of one of these kinds."""
@@ -156,7 +156,7 @@ class Trained:
     def task(self, data: Path | None = None) -> Any:
         """The task of the run, with its data at `data` if given. Warns if the data has changed."""
         if self.run is None:
-            if (folder := folder_of(self.path)) is not None:
+            if (folder := RunFolder.of_checkpoint(self.path)) is not None:
                 _ = folder.run  # says which class is not registered here
             raise ValueError(
                 f"{self.name} does not say what it was trained on: give the folder of the run, or of its checkpoint"
@@ -164,7 +164,7 @@ class Trained:
         task = self.run.task if data is None else with_data_at(data, self.run.task)
         with self.named_if_missing(data):
             fingerprint = task.fingerprint()
-        if (self.path / META).exists():
+        if has_checksums(self.path):
             recorded = read_facts(self.path).get("data")
             if recorded not in (None, fingerprint):
                 logger.warning("the data of %s has changed since its training, which may have seen it", self.name)
@@ -189,30 +189,24 @@ class Trained:
 
 
 def locate(name: str, which: Which = "best") -> str:
-    """Of a run's folder, that of its best or last checkpoint; any other name as it is."""
+    """Of a run's folder, that of its best or last checkpoint; the name itself of a folder with a model, and of what may
+    be a name on the hub."""
     folder = Path(name)
     checkpoint = RunFolder(folder).checkpoints.chosen(which)
     if checkpoint is not None:
         return str(checkpoint)
-    if folder.is_dir() and not (folder / "config.json").exists():
-        runs = [str(path.parent) for path in sorted(folder.glob("*/run.json"))]
+    if folder.is_dir() and not (folder / CONFIG).exists():
+        runs = [str(path.parent) for path in sorted(folder.glob(f"*/{RECORD}"))]
         below = f"; below it there are {', '.join(runs)}" if runs else ""
         raise FileNotFoundError(f"{name} holds neither a run with checkpoints nor a model{below}")
+    check_there(name)
     return name
-
-
-def folder_of(path: Path) -> RunFolder | None:
-    """The folder of the run that wrote this checkpoint."""
-    if path.resolve().parent.name != "checkpoints":
-        return None
-    folder = RunFolder(path.resolve().parents[1])
-    return folder if folder.record.exists() else None
 
 
 def run_of(path: Path) -> Run | None:
     """The run that wrote this checkpoint. None for other folders, for runs with unregistered classes, and for those of
     JAX."""
-    folder = folder_of(path)
+    folder = RunFolder.of_checkpoint(path)
     if folder is None:
         return None
     try:
@@ -221,24 +215,35 @@ def run_of(path: Path) -> Run | None:
         return None
 
 
-def config_of(path: Path) -> Any:
+def config_of(folder: Path) -> Any:
     """Of one of our models; None of one of transformers."""
-    facts = read_json(path, "config of a model")
-    with reading(path, "config of a model"):
+    facts = read_json(folder / CONFIG, "config of a model")
+    with reading(folder / CONFIG, "config of a model"):
         if "model_type" in facts:
             return None
-        config = from_json(facts, None if "type" in facts else _guessed(facts))
-        if type(config) not in MODELS:
-            raise ValueError(f"{type(config).__name__} is of no model that is known here")
-        return config
+        return from_json(facts, None if "type" in facts else _guessed(facts, folder))
 
 
-def _guessed(facts: dict[str, Any]) -> type:
+def _guessed(facts: dict[str, Any], folder: Path) -> type:
     """Of a config of an earlier version, which does not name its type."""
     if "stages" in facts:
         kernels = any("kernel" in stage for stage in facts["stages"] if isinstance(stage, dict))
         return CvTConfig if kernels else ViLConfig
-    return SequenceConfig if "attention" in facts else CharLMConfig
+    if "attention" not in facts:
+        return CharLMConfig
+    shapes = _shapes(folder / WEIGHTS)
+    if "tokens.weight" in shapes:
+        return MaskedConfig
+    return PairConfig if shapes.get("head.0.weight", [0, 0])[1] == 4 * facts["width"] else SequenceConfig
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
+    """Of the weights in a file; of none where they cannot be read, which is told when they are needed."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return {}
 
 
 def _kind(config: Any) -> Kind:

@@ -1,5 +1,6 @@
 """A model is named by a folder, a file or a name on the hub: each opens as what it is, or is refused by name."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from tiny_encoders import SENTENCES, tiny_checkpoint
 
 from longshort.hf import convert
 from longshort.lab.cli import main
-from longshort.lab.trained import Trained
+from longshort.lab.trained import Trained, trained
 from longshort.models.charlm import CharLMConfig
 from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
 from longshort.nn.spec import LongShort
@@ -53,6 +54,47 @@ def test_a_saved_model_is_the_same_in_a_folder_and_on_the_hub(name, hub, capsys)
         weights = found.state_dict()
         assert all(torch.equal(t, weights[key]) for key, t in model.state_dict().items())
     assert capsys.readouterr().out == ""  # what is written goes there
+
+
+def test_of_a_model_on_the_hub_the_weights_come_when_they_are_needed(hub, monkeypatch):
+    MODELS["language"].build().save_pretrained(hub)
+    downloads = []
+    monkeypatch.setattr(trained, "snapshot_download", lambda name, **_: downloads.append(name) or str(hub))
+    with pytest.raises(ValueError, match="me/it is a language model"):
+        Trained.open("me/it").expect("pictures")
+    assert not downloads
+    Trained.open("me/it").model()
+    assert downloads == ["me/it"]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def of_a_wrong_type(path):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_size": "many"}))
+
+
+@pytest.mark.parametrize(
+    "file, damage",
+    [("model.safetensors", cut), ("config.json", cut), ("config.json", of_a_wrong_type), ("tokenizer.json", cut)],
+)
+def test_a_damaged_encoder_is_named_in_a_line(file, damage, tmp_path, capsys):
+    tiny_checkpoint(tmp_path / "before", "bert")
+    found = convert(tmp_path / "before", max_length=150, window=16, rank=4, text=" ".join(SENTENCES * 20))
+    found.save(tmp_path / "model")
+    damage(tmp_path / "model" / file)
+    name = str(tmp_path / "model")
+    with pytest.raises(ValueError, match=f"^{name}[^\n]*$"):
+        opened = Trained.open(name)
+        opened.model(), opened.tokenizer()
+    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES * 99))
+    sizes = ["--attention", "16,4", "--length", "150", "--data", str(tmp_path / "texts.txt")]
+    assert main(["train", "roberta.base", "--checkpoint", name, *sizes, "--out", str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    print(error)
+    *_, line = error.splitlines()
+    assert line.startswith("longshort: ") and name in line and "Traceback" not in error
 
 
 def test_a_converted_encoder_too(hub):
