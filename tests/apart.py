@@ -21,10 +21,11 @@ from longshort.lab.train import CheckpointError, DivergedError, StoppedError, Tr
 from longshort.lab.train.processes import Processes
 
 
-def apart(target, *arguments, count=1, timeout=60.0):
+def apart(target, *arguments, count=1, timeout=60.0, dies_after=None):
     """Call target in `count` processes that find each other as under torchrun. Their exit codes: a signal's is below 0.
 
-    They are forked from one that has imported this module and computed nothing.
+    They are forked from one that has imported this module and computed nothing. dies_after: seconds until they are
+    killed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["apart"])
@@ -40,7 +41,10 @@ def apart(target, *arguments, count=1, timeout=60.0):
         for process in processes:
             process.start()
     for process in processes:
-        process.join(timeout)
+        process.join(timeout if dies_after is None else dies_after)
+        if dies_after is not None:
+            process.kill()
+            process.join()
     late = [process.pid for process in processes if process.is_alive()]
     for process in processes:
         process.kill()
@@ -110,6 +114,17 @@ def train_or_be_refused(run, out):
         do(run, out, resume=True)
     except TrainingError as error:
         assert "another process is training" in str(error)
+
+
+def train_where_another_does(run, out):
+    """Each of the processes is refused, and none waits for the others."""
+    try:
+        do(run, out)
+    except TrainingError as error:
+        first = os.environ["RANK"] == "0"
+        assert ("another process is training" if first else "the first process could not begin") in str(error), error
+        return
+    raise AssertionError("it trained")
 
 
 def train_each(runs, out):

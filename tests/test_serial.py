@@ -98,6 +98,34 @@ def test_a_class_of_ones_own_is_read_once_it_is_registered(monkeypatch):
         registered("Own")(AdamW)
 
 
+def test_a_class_may_be_defined_again(monkeypatch):
+    """As a notebook does, whose cell is run twice."""
+    monkeypatch.setattr(serial, "REGISTRY", dict(REGISTRY))
+
+    def define():
+        @registered("Cell")
+        @dataclass(frozen=True)
+        class Cell:
+            size: int = 3
+
+        return Cell
+
+    first, second = define(), define()
+    assert type(again(second(4))) is second and first is not second
+
+
+def test_types_that_are_not_there_at_run_time_are_named(monkeypatch):
+    monkeypatch.setattr(serial, "REGISTRY", dict(REGISTRY))
+
+    @registered("Typed")
+    @dataclass(frozen=True)
+    class Typed:
+        size: "Nowhere" = 3  # noqa: F821
+
+    with pytest.raises(ValueError, match=r"Typed.*Nowhere"):
+        again(Typed())
+
+
 @pytest.mark.parametrize(
     "wrong, named",
     [

@@ -80,8 +80,10 @@ def registered(name: str) -> Callable[[C], C]:
     """Class decorator: dataclasses of this class are written, and read back, under `name`."""
 
     def register(cls: C) -> C:
-        if REGISTRY.setdefault(name, cls) is not cls:
-            raise ValueError(f"two classes are registered as {name!r}: {REGISTRY[name]} and {cls}")
+        before = REGISTRY.get(name, cls)
+        if (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"two classes are registered as {name!r}: {before} and {cls}")
+        REGISTRY[name] = cls  # in a notebook, a class may be defined again
         return cls
 
     return register
@@ -168,10 +170,13 @@ def _check_fields(cls: type, arguments: dict[str, Any]) -> None:
     needed = (n for n, f in fields_by_name.items() if f.default is f.default_factory is dataclasses.MISSING)
     if missing := [name for name in needed if name not in arguments]:
         raise ValueError(f"{cls.__name__} lacks {', '.join(missing)}")
-    hints = get_type_hints(cls)
+    try:
+        hints = get_type_hints(cls)
+    except NameError as error:
+        raise ValueError(f"the types of {cls.__name__}'s fields must be there at run time: {error}") from None
     for name, value in arguments.items():
         if isinstance(value, str) and not fits(value, hints[name]) and fits(Path(value), hints[name]):
-            arguments[name] = Path(value)  # a path may be arguments as a string
+            arguments[name] = Path(value)  # a path may be given as a string
         elif not fits(value, hints[name]):
             raise ValueError(f"{name} of {cls.__name__} cannot be {_short(value)}")
 
@@ -225,6 +230,15 @@ def reading(path: Path, what: str) -> Iterator[None]:
 def read_json(path: Path, what: str) -> Any:
     with reading(path, what):
         return json.loads(path.read_bytes())
+
+
+def read_object(path: Path, what: str, **fields: Any) -> dict[str, Any]:
+    """A JSON object from a file, which has these fields of these types."""
+    facts = read_json(path, what)
+    with reading(path, what):
+        if wrong := [name for name, kind in fields.items() if not isinstance(facts[name], kind)]:
+            raise ValueError(f"{wrong[0]} cannot be {_short(facts[wrong[0]])}")
+        return dict(facts)
 
 
 def read(path: Path, expected: type[T], what: str) -> T:

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 from apart import apart, train_or_be_refused
@@ -14,6 +16,7 @@ from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.log import read_log
 from longshort.lab.train import CheckpointError, TrainingError
 from longshort.lab.trained import Trained
+from longshort.models import CharLM
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,24 @@ def test_a_refused_training_leaves_no_folder(tmp_path):
     assert not (tmp_path / "out" / run.name).exists()
 
 
+def test_two_trainings_that_are_killed_lose_nothing(tmp_path):
+    """At random moments; whichever has the lock."""
+    run = language(tmp_path)
+    do(run, tmp_path / "whole")
+    random, steps = Random(0), [0]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            calls = [
+                pool.submit(apart, train_or_be_refused, run, tmp_path / "out", dies_after=random.uniform(0, 1.5))
+                for _ in range(2)
+            ]
+            assert {code for call in calls for code in call.result()} <= {0, -signal.SIGKILL}
+            steps.append(max(RunFolder(tmp_path / "out" / run.name).checkpoints.steps(), default=0))
+    assert steps == sorted(steps)
+    do(run, tmp_path / "out", resume=True)
+    assert outcome(run, tmp_path / "out") == outcome(run, tmp_path / "whole")
+
+
 def test_of_two_trainings_at_once_one_does_the_run(tmp_path):
     run = language(tmp_path)
     do(run, tmp_path / "whole")
@@ -129,8 +150,27 @@ def test_every_reader_of_a_checkpoint_looks_at_its_checksums(copy, capsys, name)
             assert main([*command, "--cpu"]) == 1, command
             captured = capsys.readouterr()
             assert str(checkpoint) in captured.err and "corrupt" in captured.err and "Traceback" not in captured.err
-    with pytest.raises(CheckpointError, match="corrupt"):
-        Trained.open(str(out / run.name)).model()
+    for which in ("best", "last"):
+        with pytest.raises(CheckpointError, match="corrupt"):
+            Trained.open(str(out / run.name), which).model()
+    with pytest.raises(ValueError, match=f"{checkpoint} is corrupt: {name}"):
+        CharLM.from_pretrained(checkpoint)
+
+
+def test_a_checkpoint_of_a_run_must_have_checksums_and_a_copy_need_not(copy):
+    run, out = copy
+    checkpoint = RunFolder(out / run.name).checkpoints.last()
+    shutil.copytree(checkpoint, out / "copy")
+    for folder in (checkpoint, out / "copy"):
+        (folder / "checkpoint.json").unlink()
+    Trained.open(str(out / "copy")).model()
+    CharLM.from_pretrained(out / "copy")
+    with pytest.raises(CheckpointError, match=r"checkpoint.json cannot be read"):
+        Trained.open(str(checkpoint)).model()
+    with pytest.raises(ValueError, match=r"checkpoint.json cannot be read"):
+        CharLM.from_pretrained(checkpoint)
+    with pytest.raises(CheckpointError, match=r"checkpoint.json cannot be read"):
+        do(replace(run, name="next", starts_from=replace(run, steps=3)), out, resume=True)
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", "3", "null", "{}", '{"seconds": "x", "accuracy": 3}', "[" * 100_000])
@@ -166,6 +206,16 @@ def test_a_run_that_could_not_be_read_back_is_refused_before_the_work(tmp_path):
     run = language(tmp_path)
     with pytest.raises(ValueError, match=r"length.*12.5"):
         do(replace(run, task=replace(run.task, length=12.5)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_whose_name_is_not_utf_8_is_trained_on(tmp_path):
+    path = tmp_path / "caf\udce9"
+    path.write_bytes(b"a text of some length " * 99)
+    run = language(tmp_path, steps=2)
+    run = replace(run, task=replace(run.task, source=replace(run.task.source, path=path)))
+    do(run, tmp_path / "out")
+    assert RunFolder(tmp_path / "out" / run.name).run == run
 
 
 def test_a_log_that_was_cut_off_is_read_and_a_damaged_one_is_named(tmp_path):

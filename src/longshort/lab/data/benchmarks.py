@@ -14,7 +14,7 @@ import numpy as np
 from longshort.lab.data.archive import entries, of_folder
 from longshort.lab.data.images import Pictures, in_order, labelled
 from longshort.lab.data.labelled import Numbers
-from longshort.serial import read_json
+from longshort.serial import read_json, read_object, reading
 
 CORRUPTIONS = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
@@ -67,7 +67,10 @@ class Benchmarks:
         """For each picture of the validation set, of so many classes, all labels that fit it; for some, none does."""
         where = self.place("real")
         lists = read_json(where, "list of labels")
-        if (highest := max((label for fitting in lists for label in fitting), default=0)) >= count:
+        with reading(where, "list of labels"):
+            highest = max((label for fitting in lists for label in fitting), default=0)
+            too_many = highest >= count
+        if too_many:
             raise ValueError(f"{where} has labels up to {highest}, and the validation set has {count} classes")
         return [lists[number_of(entry.name, len(lists))] for entry in pictures.entries]
 
@@ -108,8 +111,8 @@ class Benchmarks:
                 f"{name}, which says what ImageNet's classes are among the nine, is not in {where}: it is in the "
                 "repository MadryLab/backgrounds_challenge on GitHub"
             )
-        given = read_json(files[0], "table of classes")
-        return np.array([given.get(str(number), -1) for number in range(count)], np.int64)
+        table = read_object(files[0], "table of classes")
+        return np.array([table.get(str(number), -1) for number in range(count)], np.int64)
 
 
 def number_of(name: str, count: int) -> int:

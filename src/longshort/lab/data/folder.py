@@ -16,10 +16,10 @@ from typing import BinaryIO
 
 from longshort.lab.data.progress import Tell
 from longshort.lab.data.unpack import is_packed, pieces
+from longshort.lab.runs.folder import CHECKPOINTS, RECORD
 
 HEAD = 8192  # bytes in which a NUL tells a binary file
 OTHER_NAME, TRAININGS = "of another name", "folders of trainings"
-RUN = ("run.json", "checkpoints")  # what the folder of a training has
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def _walk(root: Path, pattern: str, skipped: Counter[str], leave_out: Path, with
     for name, folders, files in os.walk(root, onerror=unreadable):  # does not follow links to folders
         here = Path(name)
         folders[:] = [f for f in folders if not _hidden(f) and f not in without and here / f != leave_out]
-        runs = [f for f in folders if all((here / f / name).exists() for name in RUN)]  # a run must not read itself
+        # A run must not read itself.
+        runs = [f for f in folders if all((here / f / name).exists() for name in (RECORD, CHECKPOINTS))]
         folders[:] = [f for f in folders if f not in runs]
         skipped[TRAININGS] += len(runs)
         skipped["links to folders"] += sum((here / name).is_symlink() for name in folders)

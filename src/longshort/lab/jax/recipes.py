@@ -131,10 +131,9 @@ def resized(
     longest: int | None = None,
     evaluate_every: int | None = None,
 ) -> Run:
-    """The run with other sizes where they are given. The warm-up is shortened or lengthened as the steps are."""
+    """The run with other sizes where they are given. See Run.with_steps."""
     if steps is not None:
-        warmup = run.schedule.warmup * steps // run.steps
-        run = replace(run, steps=steps, schedule=replace(run.schedule, warmup=warmup))
+        run = run.with_steps(steps)
     if batch is not None:
         run = replace(run, task=replace(run.task, sequences=batch))
     if longest is not None:

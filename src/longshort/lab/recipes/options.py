@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +9,8 @@ from longshort.lab.runs.run import Run
 
 
 def adjusted(run: Run, *, steps: int | None = None, **changes: Any) -> Run:
-    """The run, and those it starts from, with the fields given that are not None; the warm-up is shortened or
-    lengthened as the steps are."""
+    """The run, and those it starts from, with the fields given that are not None (see Run.with_steps)."""
     before = None if run.starts_from is None else adjusted(run.starts_from, steps=steps, **changes)
     changes = {name: value for name, value in changes.items() if value is not None}
-    if steps is not None:
-        warmup = math.ceil(run.schedule.warmup * steps / run.steps)
-        changes |= dict(steps=steps, schedule=replace(run.schedule, warmup=warmup))
+    run = run if steps is None else run.with_steps(steps)
     return replace(run, starts_from=before, **changes)

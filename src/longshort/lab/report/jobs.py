@@ -140,7 +140,6 @@ def evaluate_run(run: Run, out: Path, cpu: bool) -> Evaluated:
     evaluators = [*run.task.evaluators("test")]
     trained = Trained.open(str(out / run.name), "best" if evaluators else "last")
     results = evaluate(trained.model(processes.device), evaluators or run.task.evaluators("dev"), processes)
-    assert trained.path is not None
     return RunFolder(out / run.name).write_evaluated(
         run,
         trained.path,

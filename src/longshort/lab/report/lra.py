@@ -15,7 +15,7 @@ from longshort.lab.report.runs import Wish, check_trained, tell, time_steps, tim
 from longshort.lab.report.table import Found, markdown
 from longshort.lab.runs.files import write_json
 from longshort.lab.train import TrainingError
-from longshort.serial import read_json
+from longshort.serial import read_object
 
 __all__ = ["LINES", "report"]
 
@@ -72,7 +72,7 @@ class Data:
     def measure_overlap(self, task: Any) -> None:
         """How far words alone tell the pairs of Retrieval apart: what a model's accuracy is to be seen beside."""
         path = self.wish.out / "overlap.json"
-        if path.exists() and read_json(path, "measure of overlap")["data"] == task.fingerprint():
+        if path.exists() and read_object(path, "measure of overlap", data=str)["data"] == task.fingerprint():
             return
         found = {"words": word_overlap(task.splits), "rare words": weighted_overlap(task.splits)}
         write_json(path, {"data": task.fingerprint(), "name": task.source.name, "accuracy": found})
@@ -81,7 +81,7 @@ class Data:
         path = self.wish.out / "overlap.json"
         if line.task != RETRIEVAL or not path.exists():
             return ""
-        facts = read_json(path, "measure of overlap")
+        facts = read_object(path, "measure of overlap", name=str, accuracy=dict)
         words, rare = (100 * facts["accuracy"][name] for name in ("words", "rare words"))
         return (
             f"Ours are of the {facts['name']}, on whose test pairs the words in common alone reach {words:.1f} %, and "

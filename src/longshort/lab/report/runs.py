@@ -21,7 +21,7 @@ from longshort.lab.runs.files import write_json, write_whole
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.run import differences
 from longshort.lab.train import Run, TrainingError
-from longshort.serial import as_json, read_json
+from longshort.serial import as_json, read_object
 
 SEEDS = 32  # of which results are looked for
 NO_MATTER = ("log_every", "save_every", "compile", "graph")  # to what was found
@@ -165,5 +165,4 @@ def time_steps(wish: Wish[L], lines: Sequence[L], console: Console) -> None:
 def timed(wish: Wish[L]) -> dict[str, dict[str, Any]]:
     """By the names of lines: ms, mib (not in files of earlier versions), machine."""
     path = wish.out / "steps.json"
-    known: dict[str, dict[str, Any]] = read_json(path, "file of step times") if path.exists() else {}
-    return known
+    return read_object(path, "file of step times") if path.exists() else {}

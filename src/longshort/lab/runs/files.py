@@ -35,7 +35,11 @@ def write_whole(to: Path, content: bytes) -> None:
 
 
 def write_json(to: Path, facts: Any) -> None:
-    write_whole(to, (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode())
+    try:
+        content = json.dumps(facts, indent=2, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # the name of a file may be no UTF-8
+        content = json.dumps(facts, indent=2).encode()
+    write_whole(to, content + b"\n")
 
 
 def remove_unfinished(folder: Path) -> None:

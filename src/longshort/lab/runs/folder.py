@@ -13,9 +13,21 @@ from longshort.lab.runs.errors import TrainingError, writing
 from longshort.lab.runs.files import remove_unfinished, write_json
 from longshort.lab.runs.lock import folder_lock
 from longshort.lab.runs.run import Run, differences
-from longshort.serial import UnregisteredError, as_json, from_json, read, read_json, reading, with_current_names
+from longshort.serial import (
+    UnregisteredError,
+    as_json,
+    from_json,
+    read,
+    read_json,
+    read_object,
+    reading,
+    with_current_names,
+)
 
-RECORD = "record of a run"
+RECORD, CHECKPOINTS = "run.json", "checkpoints"
+RESULT, EVALUATED = "result.json", "evaluated.json"
+FORMER_EVALUATED = "judged.json"
+A_RECORD = "record of a run"
 # Settings that --resume may change. Processes and accumulate are checked with the checkpoint.
 MAY_CHANGE = ("steps", "schedule.warmup", "log_every", "evaluate_every", "save_every", "compile", "graph", "accumulate")
 
@@ -23,12 +35,19 @@ MAY_CHANGE = ("steps", "schedule.warmup", "log_every", "evaluate_every", "save_e
 class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.record = path / "run.json"
-        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.record = path / RECORD
+        self.checkpoints = Checkpoints(path / CHECKPOINTS)
+
+    @classmethod
+    def of_checkpoint(cls, path: Path) -> RunFolder | None:
+        """The folder of the run that wrote this checkpoint; None of other folders."""
+        path = path.resolve()
+        folder = cls(path.parents[1]) if path.parent.name == CHECKPOINTS else None
+        return folder if folder is not None and folder.record.exists() else None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, no other process trains in this folder. Folders that were made for nothing are removed."""
+        """Inside, no other process trains in this folder. Folders that are made for it and stay empty are removed."""
         new = [each for each in (self.path, *self.path.parents) if not each.exists()]
         with ExitStack() as stack:
             try:
@@ -47,19 +66,21 @@ class RunFolder:
 
     @cached_property
     def recorded(self) -> Any:
-        """run.json as it was found, parsed once."""
-        return read_json(self.record, RECORD)
+        """The content of run.json, parsed once."""
+        return read_json(self.record, A_RECORD)
 
     @cached_property
     def run(self) -> Run:
         """Raises UnregisteredError where the task, say, is of a class of the user's own that was not imported."""
-        with reading(self.record, RECORD):
+        with reading(self.record, A_RECORD):
             run: Run = from_json(self.recorded, Run)
             return run
 
     def start(self, run: Run, *, resume: bool, say: Callable[[str], None]) -> Path | None:
         """The checkpoint that a training goes on from. A folder with one is refused without `resume`, and so are
-        other settings than it began with."""
+        other settings than it began with, and a run whose record could not be read back."""
+        with suppress(UnregisteredError):
+            from_json(as_json(run), Run)
         last = self.checkpoints.last()
         if last is None:
             return None
@@ -94,19 +115,16 @@ class RunFolder:
             self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
             self.checkpoints.tidy()
             remove_unfinished(self.path)
-        record = as_json(run)
-        with suppress(UnregisteredError):
-            from_json(record, Run)  # what could not be read back is refused before the work
         with writing(self.path):
-            write_json(self.record, record)
+            write_json(self.record, as_json(run))
 
     def write_result(self, facts: dict[str, Any]) -> None:
         with writing(self.path):
-            write_json(self.path / "result.json", facts)
+            write_json(self.path / RESULT, facts)
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        return facts_of(self.path / "result.json", "result of a run", seconds=int | float)
+        return read_object(self.path / RESULT, "result of a run", seconds=int | float)
 
     def write_evaluated(
         self, run: Run, checkpoint: Path, accuracy: Mapping[str, float], *, data: str, precision: str, device: str
@@ -124,27 +142,18 @@ class RunFolder:
             "device": device,
         }
         with writing(self.path):
-            write_json(self.path / "evaluated.json", facts)
+            write_json(self.path / EVALUATED, facts)
         return facts
 
     @cached_property
     def evaluated(self) -> dict[str, Any] | None:
-        """What evaluations of the finished run gave; None before them. Earlier versions called the file judged.json."""
-        for name in ("evaluated.json", "judged.json"):
+        """What evaluations of the finished run gave; None before them."""
+        for name in (EVALUATED, FORMER_EVALUATED):
             if (self.path / name).exists():
-                return facts_of(self.path / name, "result of an evaluation", accuracy=dict, device=str)
+                return read_object(self.path / name, "result of an evaluation", accuracy=dict, device=str)
         return None
-
-
-def facts_of(path: Path, what: str, **fields: Any) -> dict[str, Any]:
-    """An object from a file, which has these fields of these types."""
-    facts = read_json(path, what)
-    with reading(path, what):
-        if wrong := [name for name, kind in fields.items() if not isinstance(facts[name], kind)]:
-            raise ValueError(f"{wrong[0]} cannot be {facts[wrong[0]]!r}")
-        return dict(facts)
 
 
 def read_run(path: Path) -> Run:
     """From a file such as a folder's run.json, wherever it lies."""
-    return read(path, Run, RECORD)
+    return read(path, Run, A_RECORD)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from longshort.lab.runs.optimizers import AdamW, Muon
@@ -78,6 +79,11 @@ class Run:
     def chain(self) -> tuple[Run, ...]:
         """The runs to be done, in their order; this one is the last."""
         return (*(self.starts_from.chain if self.starts_from else ()), self)
+
+    def with_steps(self, steps: int) -> Run:
+        """The run with other steps, and a warm-up that is as much shorter or longer."""
+        warmup = math.ceil(self.schedule.warmup * steps / self.steps)
+        return replace(self, steps=steps, schedule=replace(self.schedule, warmup=warmup))
 
 
 def differences(old: Any, new: Any, *, but: Collection[str] = (), at: str = "") -> list[str]:
