@@ -13,12 +13,12 @@ import torch
 from evaluations import shares
 from training import before_call
 
+from longshort.checksums import META
 from longshort.lab.bench import attention, gpu, lengths
 from longshort.lab.bench.lengths import Timed
 from longshort.lab.cli import analyse, evaluate, generate, main
 from longshort.lab.recipes.lra_table import LINES
 from longshort.lab.report import Wish, lra
-from longshort.lab.runs.checkpoints import META
 from longshort.lab.runs.folder import read_run
 from longshort.lab.tasks import LanguageModelling
 from longshort.lab.train import StoppedError

@@ -524,8 +524,8 @@ def test_an_evaluation_is_told_while_it_lasts(tmp_path):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=150)
     log = Log(tmp_path, "run", 6, step=0, evaluation_due=False, quiet=False, console=terminal)
     with log.doing("evaluating"):
-        assert log.bar.tasks[0].fields["told"] == "starting  evaluating"
-    assert log.bar.tasks[0].fields["told"] == "starting"
+        assert log.bar.tasks[0].fields["status"] == "starting  evaluating"
+    assert log.bar.tasks[0].fields["status"] == "starting"
     log.close()
 
 

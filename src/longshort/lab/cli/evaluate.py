@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,12 +83,13 @@ def evaluate_model(name: str, options: Options) -> dict[str, Any]:
 
 
 def evaluation_of(trained: Trained, options: Options) -> Callable[[Trained, Options, Processes], dict[str, Any]]:
-    """What the task of its run lists, unless the options ask for more, or no run is recorded."""
-    if trained.vision:
-        named = (options.on, options.corrupt, options.side, options.crop, options.data, options.batch)
-        return evaluate_pictures if trained.run is None or any(named) else evaluate_task
-    by_protocol = trained.run is None or trained.run.task.metric == "bpc"
-    return evaluate_language if trained.kind == "language" and by_protocol else evaluate_task
+    """What the task of its run lists, unless the model is of a kind for which the options choose."""
+    task = None if trained.run is None else trained.run.task
+    if trained.vision and (task is None or hasattr(task, "view") or options.on or options.corrupt or options.data):
+        return evaluate_pictures
+    if trained.kind == "language" and (task is None or task.metric == "bpc"):
+        return evaluate_language
+    return evaluate_task
 
 
 def evaluate_language(trained: Trained, options: Options, processes: Processes) -> dict[str, Any]:
@@ -161,7 +162,8 @@ def evaluate_pictures(trained: Trained, options: Options, processes: Processes) 
 
 
 def picture_evaluators(trained: Trained, options: Options, view: Any, classes: int | None) -> Iterable[PictureLabels]:
-    """The sets that were named, or the pictures that the model was trained to tell apart."""
+    """Of the sets that were named, or those that the task of its run lists, with another view and batch if they were
+    asked for."""
     batch = options.batch or 128
     wanted: list[Set] = list(
         ROBUSTNESS if "robustness" in options.on else [each for each in SETS if each in options.on]
@@ -177,8 +179,8 @@ def picture_evaluators(trained: Trained, options: Options, view: Any, classes: i
     elif trained.run is None:
         raise ValueError(f"{trained.name} does not say what it was trained on: say where pictures are with --data")
     else:
-        splits = trained.task().splits
-        pictures, names = splits.dev, splits.classes
+        listed: Iterable[Any] = trained.task().evaluators("dev")
+        return [replace(each, view=view, batch=options.batch or each.batch) for each in listed]
     check_classes(classes, names)
     return [PictureLabels("validation", pictures, view, batch)]
 
