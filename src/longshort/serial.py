@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -196,8 +197,12 @@ def fits(value: Any, hint: Any) -> bool:
         if arguments[-1] is Ellipsis:
             return all(fits(v, arguments[0]) for v in value)
         return len(value) == len(arguments) and all(map(fits, value, arguments))
+    if origin is dict:
+        key, item = arguments
+        return isinstance(value, dict) and all(fits(k, key) and fits(v, item) for k, v in value.items())
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        return whole or isinstance(value, float)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if getattr(origin or hint, "_is_protocol", False):
@@ -236,7 +241,7 @@ def read_object(path: Path, what: str, **fields: Any) -> dict[str, Any]:
     """A JSON object from a file, which has these fields of these types."""
     facts = read_json(path, what)
     with reading(path, what):
-        if wrong := [name for name, kind in fields.items() if not isinstance(facts[name], kind)]:
+        if wrong := [name for name, kind in fields.items() if not fits(facts[name], kind)]:
             raise ValueError(f"{wrong[0]} cannot be {_short(facts[wrong[0]])}")
         return dict(facts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 
 try:
     import transformers as hf
@@ -37,7 +38,8 @@ def loading(checkpoint: str | Path) -> Iterator[None]:
     except (ImportError, OSError):  # these name what is missing
         raise
     except Exception as error:  # of safetensors, tokenizers, huggingface_hub and others: they share no type
-        first = str(error).strip().partition("\n")[0]
-        if str(checkpoint) in first and isinstance(error, ValueError):
+        message = str(error).strip()
+        if isinstance(error, ValueError) and str(checkpoint) in message and "\n" not in message:
             raise
-        raise ValueError(f"{checkpoint} cannot be read: {first or type(error).__name__}") from error
+        sentence = shorten(message, 200, placeholder=" ...") or type(error).__name__
+        raise ValueError(f"{checkpoint} cannot be read: {sentence}") from error

@@ -18,6 +18,7 @@ from longshort.nn.spec import Full, GridAttentionSpec, LongShort
 from longshort.serial import registered
 
 RATIO = 4  # of the feed-forward layers' inner width to the width
+MOST_PIXELS = 65_536  # a side: tables of positions for more would fill the memory
 
 
 @registered("ViLStage")
@@ -67,6 +68,8 @@ class ViLConfig:
         object.__setattr__(self, "size", (self.size,) * 2 if isinstance(self.size, int) else tuple(self.size))
         if min(self.size) < 1 or len(self.size) != 2:
             raise ValueError(f"size must be height and width of at least 1, got {self.size}")
+        if max(self.size) > MOST_PIXELS:
+            raise ValueError(f"size must be at most {MOST_PIXELS:,} pixels a side, got {self.size}")
 
     def build(self) -> "ViL":
         return ViL(self)

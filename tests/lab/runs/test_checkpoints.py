@@ -210,12 +210,18 @@ def test_where_the_best_cannot_be_known_nothing_is_opened_or_removed(tmp_path, f
 WRONG = [
     *(dict(step=step) for step in ("4", -5, 10**300, True, None)),
     *(dict(files=files) for files in ([], {"a/b": ""}, {"a\0": ""}, {"..": ""})),
+    dict(files={"config.json": ""}),
     dict(metrics=3),
+    dict(metrics={"bpc": None}),
+    dict(metrics={"bpc": 10**400}),
     dict(best_step="x"),
     dict(best_step=10**300),
     dict(data=1),
     dict(best="x"),
     dict(seconds=None),
+    dict(seconds=-1.0),
+    dict(seconds=float("inf")),
+    dict(seconds=float("nan")),
     dict(last_loss=[]),
 ]
 
@@ -226,6 +232,21 @@ def test_facts_of_wrong_types_are_named(tmp_path, wrong):
     (tmp_path / META).write_bytes(checksums.with_checksum({**known, **wrong}))
     with pytest.raises(CheckpointError, match=f"{next(iter(wrong))}.* in {META}|in {META}.*{next(iter(wrong))}"):
         check(tmp_path)
+
+
+def test_a_checkpoint_under_the_name_of_another_is_refused(tmp_path, done):
+    run, whole = done
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    there = checkpoints(run, tmp_path)
+    there.last().rename(there.path(99))
+    with pytest.raises(CheckpointError, match=r"step_00000099.*step in .* is 6"):
+        check(there.path(99))
+
+
+@pytest.mark.parametrize("name", ["step_\u00b2", "step_\u0663", "step_7", "step_0000000x", "step_"])
+def test_other_names_are_no_checkpoints(tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert Checkpoints(tmp_path).steps() == []
 
 
 def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -173,7 +173,20 @@ def test_a_checkpoint_of_a_run_must_have_checksums_and_a_copy_need_not(copy):
         do(replace(run, name="next", starts_from=replace(run, steps=3)), out, resume=True)
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2]", "3", "null", "{}", '{"seconds": "x", "accuracy": 3}', "[" * 100_000])
+WRONG_RESULTS = (
+    "",
+    "[1, 2]",
+    "3",
+    "null",
+    "{}",
+    '{"seconds": "x", "accuracy": 3}',
+    '{"seconds": true, "accuracy": {"test": null}, "device": "cpu"}',
+    f'{{"seconds": 1{"0" * 400}, "accuracy": {{"test": 1{"0" * 400}}}, "device": "cpu"}}',
+    "[" * 100_000,
+)
+
+
+@pytest.mark.parametrize("content", WRONG_RESULTS, ids=range(len(WRONG_RESULTS)))
 def test_results_that_are_none_are_named(tmp_path, content):
     for name in ("result", "evaluated"):
         path = tmp_path / f"{name}.json"
@@ -222,7 +235,33 @@ def test_a_log_that_was_cut_off_is_read_and_a_damaged_one_is_named(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
     assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}]
-    for line in ("5", "[]", '{"loss": 1.0}', "\0", "[" * 100_000):
+    for line in ("5", "[]", '{"loss": 1.0}', f'{{"step": 1, "loss": 1{"0" * 400}}}', "\0", "[" * 100_000):
         log.write_text(f'{line}\n{{"step": 2, "loss": 1.0}}\n')
         with pytest.raises(ValueError, match=f"{log}.*line 1"):
             read_log(tmp_path)
+
+
+def test_a_damaged_log_refuses_to_resume_before_anything_is_written(copy):
+    run, out = copy
+    record, log = out / run.name / "run.json", out / run.name / "log.jsonl"
+    log.write_text(f"5\n{log.read_text()}")
+    before = record.read_bytes()
+    with pytest.raises(ValueError, match=f"{log}.*line 1"):
+        do(replace(run, steps=9), out, resume=True)
+    assert record.read_bytes() == before
+
+
+def test_a_link_to_a_checkpoint_is_one_and_so_is_a_checkpoint_that_is_a_link(copy):
+    run, out = copy
+    checkpoint = RunFolder(out / run.name).checkpoints.last()
+    (out / "link").symlink_to(checkpoint)
+    assert Trained.open(str(out / "link")).run == replace(run, steps=3)
+    checkpoint.rename(out / "elsewhere")
+    checkpoint.symlink_to(out / "elsewhere")
+    assert Trained.open(str(out / run.name)).run == replace(run, steps=3)
+
+
+def test_best_or_last(copy):
+    run, out = copy
+    with pytest.raises(ValueError, match=r"which.*'first'"):
+        Trained.open(str(out / run.name), "first")

@@ -11,7 +11,7 @@ from tiny_encoders import Pretrained, tiny_checkpoint
 from training import Counting, CountingConfig, Points, Tied, TiedConfig, checkpoints, do, outcome, points, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from longshort.checksums import META, checksum, checksum_of
+from longshort.checksums import META, checksum, with_checksum
 from longshort.lab.evaluate import Share
 from longshort.lab.runs.checkpoints import check
 from longshort.lab.train import CheckpointError
@@ -47,16 +47,37 @@ def test_two_processes_share_them_too(tmp_path, parallel):
     assert outcome(run, tmp_path / "parts")["weights"] == outcome(run, tmp_path / "whole")["weights"]
 
 
+def seal(checkpoint):
+    """Note the checksums of what is there now."""
+    facts = json.loads((checkpoint / META).read_text())
+    facts["files"] = {name: checksum(checkpoint / name) for name in facts["files"]}
+    (checkpoint / META).write_bytes(with_checksum(facts))
+
+
+@pytest.mark.parametrize("name", ["random", "carries", "loss_sum", "loss_count"])
+@pytest.mark.parametrize("value", [None, 5, "x", [], {}])
+def test_the_state_of_a_process_that_is_of_another_form_is_refused(tmp_path, name, value):
+    run = points()
+    do(run, tmp_path)
+    last = checkpoints(run, tmp_path).last()
+    own = torch.load(last / "process_0.pt", weights_only=True)
+    if isinstance(value, type(own[name])):
+        del own[name]
+    else:
+        own[name] = value
+    torch.save(own, last / "process_0.pt")
+    seal(last)
+    with pytest.raises(CheckpointError, match="does not fit this run"):
+        do(replace(run, steps=8), tmp_path, resume=True)
+
+
 @pytest.mark.parametrize("lost", ["first.weight", "second.bias"])
 def test_a_lost_weight_is_missed_whether_shared_or_not(tmp_path, lost):
     run = points(model=TiedConfig())
     do(run, tmp_path)
     last = checkpoints(run, tmp_path).last()
     save_file({name: t for name, t in weights(run, tmp_path).items() if name != lost}, last / "model.safetensors")
-    about = json.loads((last / META).read_text())
-    about["files"]["model.safetensors"] = checksum(last / "model.safetensors")
-    del about["facts"]
-    (last / META).write_text(json.dumps({**about, "facts": checksum_of(about)}))
+    seal(last)
     for read in (lambda: load_weights(last, Tied(3)), lambda: do(replace(run, steps=8), tmp_path, resume=True)):
         with pytest.raises(CheckpointError, match=f"(?s)do(es)? not fit this .*{lost}"):
             read()

@@ -59,12 +59,17 @@ def test_a_saved_model_is_the_same_in_a_folder_and_on_the_hub(name, hub, capsys)
 def test_of_a_model_on_the_hub_the_weights_come_when_they_are_needed(hub, monkeypatch):
     MODELS["language"].build().save_pretrained(hub)
     downloads = []
-    monkeypatch.setattr(trained, "snapshot_download", lambda name, **_: downloads.append(name) or str(hub))
+
+    def download(name, allow_patterns):
+        downloads.append(allow_patterns)
+        return str(hub)
+
+    monkeypatch.setattr(trained, "snapshot_download", download)
     with pytest.raises(ValueError, match="me/it is a language model"):
         Trained.open("me/it").expect("pictures")
-    assert not downloads
+    assert downloads == [["config.json"]]
     Trained.open("me/it").model()
-    assert downloads == ["me/it"]
+    assert "*.safetensors" in downloads[-1]
 
 
 def cut(path):

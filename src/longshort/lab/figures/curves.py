@@ -52,6 +52,7 @@ def draw_curves(
         if evaluations:
             axes.plot(*zip(*evaluations, strict=True), "o-", color=colour, markersize=4, label=f"{name}, development")
         settled = [y for points in (training, evaluations) for _, y in points[len(points) // skip :]]
+        settled = [y for y in settled if math.isfinite(y)]
         lowest, highest = min([lowest, *settled]), max([highest, *settled])
     for style, (name, level) in zip(STYLES * len(lines or {}), (lines or {}).items(), strict=False):
         axes.axhline(level, color="#5c6672", linestyle=style, linewidth=1.2, label=f"{name} {level:.2f}")

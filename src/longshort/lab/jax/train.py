@@ -23,7 +23,7 @@ from longshort.lab.jax.recipes import Dtype, listops, resized, text
 from longshort.lab.jax.tasks import check_run
 from longshort.lab.jax.trainer import STATE, Trainer, device, read_arrays, write_checkpoint
 from longshort.lab.runs.checkpoints import WEIGHTS, check
-from longshort.lab.runs.errors import CheckpointError, StoppedError, TrainingError
+from longshort.lab.runs.errors import CheckpointError, StoppedError, TrainingError, one_line
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.loop import Loop
 from longshort.lab.runs.run import Run
@@ -96,7 +96,7 @@ class JaxLoop(Loop):
         write_checkpoint(self.folder.checkpoints, self.step, self.trainer.files, {**facts, **losses})
 
     def read(self, path: Path) -> dict[str, Any]:
-        facts = check(path)
+        facts = check(path, (WEIGHTS, STATE))
         try:
             self.trainer.restore(read_arrays(path / STATE))
         except ValueError as error:
@@ -109,7 +109,10 @@ class JaxLoop(Loop):
         best = self.folder.checkpoints.best()
         assert best is not None
         check(best)
-        self.trainer.load_weights(read_arrays(best / WEIGHTS))
+        try:
+            self.trainer.load_weights(read_arrays(best / WEIGHTS))
+        except ValueError as error:
+            raise CheckpointError(f"checkpoint {best} does not fit this run: {one_line(error)}") from error
         test = self.trainer.accuracy(self.run.task.splits.test)
         result = Result(
             self.folder.path, self.step, self.last_loss, -self.best, self.best_step, self.seconds, test, device()

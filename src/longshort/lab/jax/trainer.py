@@ -103,6 +103,8 @@ class Trainer:
         if len(arrays) != len(leaves):
             raise ValueError(f"there are {len(arrays)} arrays, and the weights and optimizer have {len(leaves)}")
         for i, leaf in enumerate(leaves):
+            if str(i) not in arrays:
+                raise ValueError(f"array {i} is not among them")
             array = arrays[str(i)]
             if array.shape != leaf.shape and not array.size == leaf.size == 1:
                 raise ValueError(f"array {i} is {array.shape}, and the weights or optimizer have {leaf.shape}")

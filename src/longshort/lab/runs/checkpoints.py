@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, get_args
 
-from longshort.checksums import META, DamagedError, checksum, compare, read_meta, with_checksum
+from longshort.checksums import META, NAME, DamagedError, checksum, compare, read_meta, with_checksum
 from longshort.lab.runs.errors import CheckpointError
 from longshort.lab.runs.files import flush_folder, remove_unfinished, write_whole
+from longshort.serial import fits
 
 WEIGHTS = "model.safetensors"
 KEPT = 2  # the last ones, beside the best
@@ -19,11 +21,11 @@ LARGEST = 10**12  # steps: more are no steps
 Which = Literal["best", "last"]
 FIELDS: dict[str, Any] = {  # of checkpoint.json, those that readers rely on
     "step": int,
-    "metrics": dict,
+    "metrics": dict[str, float],
     "best_step": int | None,
-    "best": int | float,
-    "last_loss": int | float,
-    "seconds": int | float,
+    "best": float,
+    "last_loss": float,
+    "seconds": float,
     "data": str | None,
 }
 
@@ -43,8 +45,8 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Of all complete checkpoints, in order."""
-        names = [p.name for p in self.folder.glob("step_*")] if self.folder.is_dir() else []
-        return sorted(int(name[5:]) for name in names if name[5:].isdigit())
+        paths = self.folder.glob("step_*") if self.folder.is_dir() else ()
+        return sorted(int(path.name[5:]) for path in paths if NAME.fullmatch(path.name))
 
     def last(self) -> Path | None:
         steps = self.steps()
@@ -60,6 +62,8 @@ class Checkpoints:
         return path if path.is_dir() else last
 
     def chosen(self, which: Which) -> Path | None:
+        if which not in get_args(Which):
+            raise ValueError(f"which must be 'best' or 'last', got {which!r}")
         return self.best() if which == "best" else self.last()
 
     def unfinished(self, step: int) -> Path:
@@ -139,17 +143,23 @@ def read_facts(path: Path) -> dict[str, Any]:
         raise corrupt(path, error) from None
     for name, kind in FIELDS.items():
         value = facts.setdefault(name, None)
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not fits(value, kind):
             raise corrupt(path, f"{name} in {META} cannot be {value!r}")
     if not 0 <= facts["step"] < LARGEST or not 0 <= (facts["best_step"] or 0) < LARGEST:
         raise corrupt(path, f"step in {META} cannot be {facts['step']}, with best_step {facts['best_step']}")
+    if not 0 <= facts["seconds"] < math.inf:
+        raise corrupt(path, f"seconds in {META} cannot be {facts['seconds']}")
+    if NAME.fullmatch(path.name) and int(path.name[5:]) != facts["step"]:
+        raise corrupt(path, f"step in {META} is {facts['step']:,}")
     before = facts.pop("judged", facts["step"])  # its name in files of earlier versions
     return {"evaluated": before, **facts}
 
 
-def check(path: Path) -> dict[str, Any]:
+def check(path: Path, needed: Collection[str] = (WEIGHTS,)) -> dict[str, Any]:
     """What was noted with a checkpoint, after every file was compared with its checksum."""
     facts = read_facts(path)
+    if missing := [name for name in needed if name not in facts["files"]]:
+        raise corrupt(path, f"files in {META} lack {missing[0]}")
     try:
         compare(path, facts["files"])
     except DamagedError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 
 
 class TrainingError(RuntimeError):
@@ -23,6 +24,11 @@ class StoppedError(TrainingError):
     """Someone stopped the run, which was saved."""
 
 
+def one_line(error: BaseException) -> str:
+    """Its message, however long, as one line."""
+    return shorten(str(error), 300, placeholder=" ...") or type(error).__name__
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Turns what a disk can say into words."""
@@ -31,7 +37,8 @@ def writing(folder: Path) -> Iterator[None]:
     except BlockingIOError:  # a lock, not the disk
         raise
     except OSError as error:
+        where = "" if error.filename in (None, str(folder)) else f" ({error.filename})"
         raise TrainingError(
-            f"cannot write in {folder}: {error.strerror or error}. "
+            f"cannot write in {folder}: {error.strerror or error}{where}. "
             "Make room or give another folder, then go on with --resume."
         ) from error

@@ -12,6 +12,7 @@ from longshort.lab.runs.checkpoints import Checkpoints, read_facts
 from longshort.lab.runs.errors import TrainingError, writing
 from longshort.lab.runs.files import remove_unfinished, write_json
 from longshort.lab.runs.lock import folder_lock
+from longshort.lab.runs.log import read_log
 from longshort.lab.runs.run import Run, differences
 from longshort.serial import (
     UnregisteredError,
@@ -41,9 +42,10 @@ class RunFolder:
     @classmethod
     def of_checkpoint(cls, path: Path) -> RunFolder | None:
         """The folder of the run that wrote this checkpoint; None of other folders."""
-        path = path.resolve()
-        folder = cls(path.parents[1]) if path.parent.name == CHECKPOINTS else None
-        return folder if folder is not None and folder.record.exists() else None
+        for place in (path.absolute(), path.resolve()):  # a checkpoint, or the path to it, may be a link
+            if place.parent.name == CHECKPOINTS and (folder := cls(place.parents[1])).record.exists():
+                return folder
+        return None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -72,8 +74,9 @@ class RunFolder:
     @cached_property
     def run(self) -> Run:
         """Raises UnregisteredError where the task, say, is of a class of the user's own that was not imported."""
+        recorded = self.recorded
         with reading(self.record, A_RECORD):
-            run: Run = from_json(self.recorded, Run)
+            run: Run = from_json(recorded, Run)
             return run
 
     def start(self, run: Run, *, resume: bool, say: Callable[[str], None]) -> Path | None:
@@ -95,6 +98,7 @@ class RunFolder:
                 f"{self.path} was begun with other settings: {'; '.join(changed)}. "
                 "Resume with those it has, or give another --out."
             )
+        read_log(self.path)  # what cannot be read is told before anything is written
         return last
 
     def settings(self) -> dict[str, Any]:
@@ -124,7 +128,7 @@ class RunFolder:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        return read_object(self.path / RESULT, "result of a run", seconds=int | float)
+        return read_object(self.path / RESULT, "result of a run", seconds=float)
 
     def write_evaluated(
         self, run: Run, checkpoint: Path, accuracy: Mapping[str, float], *, data: str, precision: str, device: str
@@ -150,7 +154,7 @@ class RunFolder:
         """What evaluations of the finished run gave; None before them."""
         for name in (EVALUATED, FORMER_EVALUATED):
             if (self.path / name).exists():
-                return read_object(self.path / name, "result of an evaluation", accuracy=dict, device=str)
+                return read_object(self.path / name, "result of an evaluation", accuracy=dict[str, float], device=str)
         return None
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longshort.lab.runs.errors import writing
 from longshort.lab.runs.files import write_whole
-from longshort.serial import UNREADABLE
+from longshort.serial import UNREADABLE, fits
 
 LOG = "log.jsonl"
 PATIENCE = 60.0  # seconds without a line, where there is no bar
@@ -140,7 +140,7 @@ def read_log(folder: Path) -> list[dict[str, float]]:
     for number, line in enumerate(lines, 1):
         try:
             noted = json.loads(line)
-            if type(noted["step"]) is not int or not all(type(value) in (int, float) for value in noted.values()):
+            if not fits(noted["step"], int) or not fits(noted, dict[str, float]):
                 raise ValueError("not all of it are numbers")
         except UNREADABLE:
             if number == len(lines):

@@ -204,8 +204,12 @@ class TorchLoop(Loop):
         finite = [torch.isfinite(t) for t in (self.loss_sum, *norms)]  # all, since with fsdp each asks all processes
         return not self.processes.any(not all(finite))
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """What this process has for itself."""
+        return dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
+
     def write(self, facts: dict[str, Any]) -> None:
-        own = dict(carries=self.carries, loss_sum=self.loss_sum, loss_count=self.loss_count)
         save_state(
             self.folder.checkpoints,
             self.step,
@@ -213,13 +217,13 @@ class TorchLoop(Loop):
             self.beside,
             self.model,
             self.optimizer,
-            own,
+            self.own,
             self.processes,
             self.average,
         )
 
     def read(self, path: Path) -> dict[str, Any]:
-        facts, own = load_state(path, self.model, self.optimizer, self.processes, self.average)
+        facts, own = load_state(path, self.model, self.optimizer, self.own, self.processes, self.average)
         self.carries, self.loss_sum, self.loss_count = own["carries"], own["loss_sum"], own["loss_count"]
         if len(self.carries) != self.run.accumulate:
             raise CheckpointError(

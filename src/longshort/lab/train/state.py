@@ -22,11 +22,13 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from longshort.lab.runs.checkpoints import WEIGHTS, Checkpoints, check, write
-from longshort.lab.runs.errors import CheckpointError
+from longshort.lab.runs.errors import CheckpointError, one_line
 from longshort.lab.train.average import Average
 from longshort.lab.train.processes import Processes
 from longshort.lab.trained.weights import read_weights, shared_names
+from longshort.serial import UNREADABLE
 
+OPTIMIZER = "optimizer.pt"
 TRAINED = "trained.safetensors"  # the weights of the last step, where WEIGHTS are a moving average of them
 
 
@@ -70,7 +72,7 @@ def save_state(
     def write_shared() -> None:
         for name, content in {**files, **beside}.items():
             write(folder / name, content)
-        write(folder / "optimizer.pt", lambda f: torch.save(updates, f))
+        write(folder / OPTIMIZER, lambda f: torch.save(updates, f))
 
     def together(*acts: Callable[[], Any]) -> None:
         """All processes, or none, go on after this."""
@@ -99,11 +101,15 @@ def load_state(
     path: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    expected: dict[str, Any],
     processes: Processes,
     average: Average | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Put weights, optimizer and random states back; what a checkpoint says about itself, and this process's own."""
-    facts = check(path)
+    """Put weights, optimizer and random states back; what a checkpoint says about itself, and this process's own, which
+    has the names and types of `expected`."""
+    weights_files = (WEIGHTS,) if average is None else (WEIGHTS, TRAINED)
+    own_file = f"process_{processes.index}.pt"
+    facts = check(path, (*weights_files, OPTIMIZER))
     if facts.get("processes") != processes.count:
         raise CheckpointError(
             f"checkpoint {path} is of a run with {facts.get('processes')} processes, and there are {processes.count}: "
@@ -111,19 +117,21 @@ def load_state(
         )
     whole, bare = StateDictOptions(full_state_dict=True), processes.bare(model)
     try:
-        for name in (WEIGHTS,) if average is None else (WEIGHTS, TRAINED):
+        for name in weights_files:
             weights = read_weights(path / name, bare)
             if missing := bare.state_dict().keys() - weights.keys():  # which torch would leave as they are
                 raise ValueError(f"{name} lacks {', '.join(sorted(missing))}")
             set_model_state_dict(model, weights, options=whole)
             if average is not None and name == WEIGHTS:
                 average.take(model)
-        updates = torch.load(path / "optimizer.pt", weights_only=True)
+        updates = torch.load(path / OPTIMIZER, weights_only=True)
         set_optimizer_state_dict(model, optimizer, updates, options=whole)
-        own = torch.load(path / f"process_{processes.index}.pt", weights_only=True, map_location=processes.device)
-    except (RuntimeError, KeyError, ValueError, TypeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"checkpoint {path} does not fit this run: {error}") from error
-    set_random_states(own.pop("random"))
+        own = torch.load(path / own_file, weights_only=True, map_location=processes.device)
+        set_random_states(own.pop("random"))
+        if wrong := [name for name, value in expected.items() if not isinstance(own.get(name), type(value))]:
+            raise ValueError(f"{wrong[0]} in {own_file} cannot be {own.get(wrong[0])!r}")
+    except (*UNREADABLE, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"checkpoint {path} does not fit this run: {one_line(error)}") from error
     return facts, own
 
 

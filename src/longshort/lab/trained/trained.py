@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -24,6 +24,7 @@ from longshort.checksums import has_checksums
 from longshort.lab.data.images import Middle
 from longshort.lab.data.source import with_data_at
 from longshort.lab.runs.checkpoints import WEIGHTS, Which, read_facts
+from longshort.lab.runs.errors import one_line
 from longshort.lab.runs.folder import RECORD, RunFolder
 from longshort.lab.runs.run import Run
 from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig
@@ -41,7 +42,6 @@ Kind = Literal["language", "sequences", "pictures", "encoder", "masked", "other"
 RELEASED = (".pth", ".pt")
 CONFIG = "config.json"
 FILES = ["*.json", "*.txt", "*.safetensors"]  # of a model on the hub
-UNBUILDABLE = (RuntimeError, ValueError, TypeError, OverflowError, MemoryError)  # of a config with absurd sizes
 KINDS: dict[type, Kind] = {
     CharLMConfig: "language",
     SequenceConfig: "sequences",
@@ -80,7 +80,7 @@ class Trained:
     @classmethod
     def open(cls, name: str, which: Which = "best") -> Trained:
         """Reads what is recorded; the weights are read by `model`."""
-        if Path(name).suffix in RELEASED:
+        if Path(name).suffix in RELEASED and not Path(name).is_dir():
             if not Path(name).is_file():
                 raise FileNotFoundError(f"{name} is not there")
             return cls(name, "pictures", Path(name))
@@ -91,7 +91,7 @@ class Trained:
                 raise FileNotFoundError(
                     f"{name} is not there: give the folder of a run or of a model, or a name on the hub"
                 )
-            path = Path(hf_hub_download(where, CONFIG)).parent
+            path = downloaded(where, [CONFIG])
         run = run_of(path)
         config = config_of(path) if run is None else run.model
         return cls(where, _kind(config), path, config, run)
@@ -99,16 +99,16 @@ class Trained:
     @property
     def folder(self) -> Path:
         """With the weights, which are downloaded now if they are on the hub."""
-        return self.path if Path(self.name).exists() else Path(snapshot_download(self.name, allow_patterns=FILES))
+        return self.path if Path(self.name).exists() else downloaded(self.name, FILES)
 
     def model(self, device: torch.device | str = "cpu") -> nn.Module:
         """With its weights, in eval mode. What is recorded in a checkpoint is compared with its checksums."""
         try:
             model = self._model()
-        except UNBUILDABLE as error:
-            if type(error) not in UNBUILDABLE or self.name in str(error):  # a subclass says what it is about
+        except ValueError as error:
+            if type(error) is not ValueError or self.name in str(error):
                 raise
-            raise ValueError(f"{self.name} cannot be opened: {str(error).partition(chr(10))[0]}") from error
+            raise ValueError(f"{self.name} cannot be opened: {error}") from error
         return model.to(device).eval()
 
     def _model(self) -> nn.Module:
@@ -186,6 +186,14 @@ class Trained:
             return self.run.task.view  # type: ignore[union-attr]
         side = getattr(model.config, "size", (224,))[0]
         return Middle(side, 0.875 if side <= 224 else 1.0)
+
+
+def downloaded(name: str, files: list[str]) -> Path:
+    """A folder with these files of a model on the hub."""
+    try:
+        return Path(snapshot_download(name, allow_patterns=files))
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"{name} is no folder, and cannot be had from the hub: {one_line(error)}") from error
 
 
 def locate(name: str, which: Which = "best") -> str:

@@ -14,8 +14,10 @@ from torch import nn
 
 from longshort.checksums import has_checksums
 from longshort.lab.runs.checkpoints import WEIGHTS, check
-from longshort.lab.runs.errors import CheckpointError
+from longshort.lab.runs.errors import CheckpointError, one_line
 from longshort.serial import as_json
+
+UNBUILDABLE = (RuntimeError, TypeError, OverflowError, MemoryError)  # with sizes that are absurd or do not fit
 
 
 @runtime_checkable
@@ -51,7 +53,12 @@ def build(config: Any, checkpoint: Path | None = None) -> nn.Module:
         return config.read(checkpoint)
     if not isinstance(config, Buildable) or inspect.signature(config.build).parameters:
         raise ValueError(f"model cannot be {type(config).__name__}, which is no config of a model")
-    return config.build()
+    try:
+        return config.build()
+    except UNBUILDABLE as error:
+        if type(error) not in UNBUILDABLE:  # a subclass says what it is about
+            raise
+        raise ValueError(f"model {type(config).__name__} cannot be built: {one_line(error)}") from error
 
 
 def files_beside(config: Any, model: nn.Module) -> Mapping[str, bytes]:
