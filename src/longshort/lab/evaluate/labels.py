@@ -38,9 +38,9 @@ class Accuracy:
         device = next(model.parameters()).device
         right, loss, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
         for items in in_order(self.lengths, self.batch, processes.index, processes.count):
-            given, labels = self.read(items)
+            inputs, labels = self.read(items)
             labels = labels.to(device)
-            scores = scores_of(model(*(t.to(device) for t in given))).float()  # [B, K]
+            scores = scores_of(model(*(t.to(device) for t in inputs))).float()  # [B, K]
             right += (scores.argmax(1) == labels).sum()
             loss += F.cross_entropy(scores, labels, reduction="sum")
             count += len(items)

@@ -77,8 +77,8 @@ class Classification:
         return sum(int(t.count_nonzero()) for t in batch[0])
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
-        given, labels = batch
-        return F.cross_entropy(scores_of(model(*given)).float(), labels), None
+        inputs, labels = batch
+        return F.cross_entropy(scores_of(model(*inputs)).float(), labels), None
 
     def evaluators(self, split: Split) -> Iterable[Evaluator]:
         """The split; of the test set also what a source turns it into, such as its longest tenth."""

@@ -75,10 +75,10 @@ class ImageClassification:
 
     @cached_property
     def splits(self) -> PictureSplits:
-        made = self.source.splits()
-        if self.classes not in (None, len(made.classes)):
-            raise ValueError(f"{self.source.path} has {len(made.classes)} classes, and the model {self.classes}")
-        return made
+        splits = self.source.splits()
+        if self.classes not in (None, len(splits.classes)):
+            raise ValueError(f"{self.source.path} has {len(splits.classes)} classes, and the model {self.classes}")
+        return splits
 
     def fingerprint(self) -> str:
         return self.splits.fingerprint()

@@ -48,10 +48,11 @@ class LanguageModelling:
 
     @cached_property
     def splits(self) -> Splits:
-        made = self.source.splits()
-        if len(made.dev) < 2:
-            raise ValueError(f"the development text has {len(made.dev)} bytes, and nothing to predict: give more text")
-        return made
+        splits = self.source.splits()
+        if len(splits.dev) < 2:
+            count = len(splits.dev)
+            raise ValueError(f"the development text has {count} bytes, and nothing to predict: give more text")
+        return splits
 
     def fingerprint(self) -> str:
         return self.splits.fingerprint()

@@ -150,8 +150,8 @@ class TorchLoop(Loop):
             seen += run.task.size(batch) * processes.count
             last = i == run.accumulate - 1
             with processes.accumulating(self.model, last):
-                given = run.task.prepare(processes.send(batch))
-                loss, self.carries[i] = self.compute(given, self.carries[i])
+                prepared = run.task.prepare(processes.send(batch))
+                loss, self.carries[i] = self.compute(prepared, self.carries[i])
             self.loss_sum += loss / run.accumulate
         self.loss_count += 1
         if run.clip is not None:

@@ -49,12 +49,12 @@ def save_state(
     The weights, or where there is one their average, lie as `save_pretrained` leaves them, so that a checkpoint is a
     model.
     """
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    full = StateDictOptions(full_state_dict=True, cpu_offload=True)
     again = shared_names(processes.bare(model))
 
     def weights_now() -> bytes:
         """All processes take part; the first has the result."""
-        state: dict[str, Any] = get_model_state_dict(model, options=whole)
+        state: dict[str, Any] = get_model_state_dict(model, options=full)
         once = {name: t.contiguous() for name, t in state.items() if name not in again}
         return save(once, metadata={"format": "pt"})
 
@@ -62,7 +62,7 @@ def save_state(
     if average is not None:
         with average.used(model):
             files[WEIGHTS] = weights_now()
-    updates = get_optimizer_state_dict(model, optimizer, options=whole)
+    updates = get_optimizer_state_dict(model, optimizer, options=full)
     folder = to.unfinished(step)
 
     def write_own() -> None:
@@ -115,17 +115,17 @@ def load_state(
             f"checkpoint {path} is of a run with {facts.get('processes')} processes, and there are {processes.count}: "
             "each has its own part of the text"
         )
-    whole, bare = StateDictOptions(full_state_dict=True), processes.bare(model)
+    full, bare = StateDictOptions(full_state_dict=True), processes.bare(model)
     try:
         for name in weights_files:
             weights = read_weights(path / name, bare)
             if missing := bare.state_dict().keys() - weights.keys():  # which torch would leave as they are
                 raise ValueError(f"{name} lacks {', '.join(sorted(missing))}")
-            set_model_state_dict(model, weights, options=whole)
+            set_model_state_dict(model, weights, options=full)
             if average is not None and name == WEIGHTS:
                 average.take(model)
         updates = torch.load(path / OPTIMIZER, weights_only=True)
-        set_optimizer_state_dict(model, optimizer, updates, options=whole)
+        set_optimizer_state_dict(model, optimizer, updates, options=full)
         own = torch.load(path / own_file, weights_only=True, map_location=processes.device)
         set_random_states(own.pop("random"))
         if wrong := [name for name, value in expected.items() if not isinstance(own.get(name), type(value))]:
