@@ -6,11 +6,12 @@ I items, B items of a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Generic
 
 import numpy as np
 
-from longshort.lab.data.labelled import Numbers
+from longshort.lab.data.labelled import Items, LabelledSource, LabelledSplits, Numbers
 from longshort.lab.data.shard import WHOLE, Shard
 
 
@@ -38,6 +39,25 @@ class Epochs:
         epoch, place = divmod(step, self.steps)
         batch = _order(self.items, self.seed, epoch)[place * self.batch : (place + 1) * self.batch]
         return batch[shard.part(self.batch)]
+
+
+class InEpochs(Generic[Items]):
+    """What tasks have in common that learn from a labelled source, `sequences` at a step. order: seed of the epochs."""
+
+    source: LabelledSource[Items]
+    sequences: int
+    order: int
+
+    @cached_property
+    def splits(self) -> LabelledSplits[Items]:
+        return self.source.splits()
+
+    def fingerprint(self) -> str:
+        return self.splits.fingerprint()
+
+    @cached_property
+    def epochs(self) -> Epochs:
+        return Epochs(len(self.splits.train), self.sequences, self.order)
 
 
 @lru_cache(maxsize=4)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 
 from longshort.jax.sequence import SequenceConfig
 from longshort.jax.specs import Full, Linformer, Local, LongShort, Performer
-from longshort.lab.data.epochs import Epochs
-from longshort.lab.data.labelled import Labelled, LabelledSource, LabelledSplits
+from longshort.lab.data.epochs import InEpochs
+from longshort.lab.data.labelled import Labelled, LabelledSource
 from longshort.lab.runs.optimizers import AdamW
 from longshort.lab.runs.run import Run
 from longshort.serial import registered
@@ -31,7 +30,7 @@ for cls in (SequenceConfig, LongShort, Full, Local, Linformer, Performer):
 
 @registered("jax.Labels")
 @dataclass(frozen=True)
-class Labels:
+class Labels(InEpochs[Labelled]):
     """Classification of sequences. `sequences` a batch, each cut to its first `length` tokens.
 
     Training batches are padded to `length`, because a step is compiled for one shape.
@@ -53,17 +52,6 @@ class Labels:
         for name in ("length", "sequences", "evaluation_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    @cached_property
-    def splits(self) -> LabelledSplits[Labelled]:
-        return self.source.splits()
-
-    def fingerprint(self) -> str:
-        return self.splits.fingerprint()
-
-    @cached_property
-    def epochs(self) -> Epochs:
-        return Epochs(len(self.splits.train), self.sequences, self.order)
 
     def batch(self, step: int) -> Batch:
         """The batch of update number `step`, from 0."""

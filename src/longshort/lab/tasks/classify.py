@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longshort.lab.data.epochs import Epochs
-from longshort.lab.data.labelled import LabelledSource, LabelledSplits, Numbers
+from longshort.lab.data.epochs import InEpochs
+from longshort.lab.data.labelled import LabelledSource, Numbers
 from longshort.lab.data.shard import Shard
 from longshort.lab.evaluate import Evaluator
 from longshort.lab.evaluate.labels import Accuracy, Batch, scores_of
@@ -25,7 +25,7 @@ from longshort.serial import registered
 
 @registered("Classification")
 @dataclass(frozen=True)
-class Classification:
+class Classification(InEpochs[Any]):
     """`sequences` a batch, each cut to its first `length` tokens and padded to the longest of the batch.
 
     multiple: lengths are rounded up to a multiple of this; with `length`, all batches are of that length. Compiled code
@@ -51,17 +51,6 @@ class Classification:
         for name in ("length", "sequences", "multiple", "evaluation_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    @cached_property
-    def splits(self) -> LabelledSplits[Any]:
-        return self.source.splits()
-
-    def fingerprint(self) -> str:
-        return self.splits.fingerprint()
-
-    @cached_property
-    def epochs(self) -> Epochs:
-        return Epochs(len(self.splits.train), self.sequences, self.order)
 
     def batch(self, step: int, part: int, parts: int) -> Batch:
         return self.read(self.splits.train, self.epochs.at(step, Shard(part, parts)), self.multiple)
