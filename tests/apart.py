@@ -21,11 +21,10 @@ from longshort.lab.train import CheckpointError, DivergedError, StoppedError, Tr
 from longshort.lab.train.processes import Processes
 
 
-def apart(target, *arguments, count=1, timeout=60.0, dies_after=None):
+def apart(target, *arguments, count=1, timeout=60.0):
     """Call target in `count` processes that find each other as under torchrun. Their exit codes: a signal's is below 0.
 
-    They are forked from one that has imported this module and computed nothing. dies_after: seconds until they are
-    killed.
+    They are forked from one that has imported this module and computed nothing.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["apart"])
@@ -41,10 +40,7 @@ def apart(target, *arguments, count=1, timeout=60.0, dies_after=None):
         for process in processes:
             process.start()
     for process in processes:
-        process.join(timeout if dies_after is None else dies_after)
-        if dies_after is not None:
-            process.kill()
-            process.join()
+        process.join(timeout)
     late = [process.pid for process in processes if process.is_alive()]
     for process in processes:
         process.kill()
@@ -109,7 +105,9 @@ def train_until(at, run, out):
     (out / "moments").write_text(" ".join(deaths.moments))
 
 
-def train_or_be_refused(run, out):
+def train_or_be_refused(run, out, at=None):
+    """Or be killed at a moment."""
+    Deaths(at)
     try:
         do(run, out, resume=True)
     except TrainingError as error:

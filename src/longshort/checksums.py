@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 META = "checkpoint.json"
-NAME = re.compile(r"step_\d{8,}")  # of a checkpoint in the folder of a run
+RECORD, CHECKPOINTS = "run.json", "checkpoints"  # in the folder of a run
+NAME = re.compile(r"step_([0-9]{8}|[1-9][0-9]{8,})")  # of a checkpoint there
 
 
 class DamagedError(ValueError):
@@ -36,14 +37,17 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """What checkpoint.json says, compared with its own checksum. `files` has the checksum of each file by its name."""
     try:
         facts: dict[str, Any] = json.loads((folder / META).read_bytes())
-        intact = facts.pop("facts") == checksum_of(facts)
-        files = facts["files"]
+        lacking = [name for name in ("facts", "files") if name not in facts]
+        intact = not lacking and facts.pop("facts") == checksum_of(facts)
     except OSError as error:
         raise DamagedError(f"{META} cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{META} cannot be read ({str(error).partition(chr(10))[0]})") from None
+    if lacking:
+        raise DamagedError(f"{META} cannot be read (it lacks {' and '.join(lacking)})")
     if not intact:
         raise DamagedError(f"{META} is not what was written")
+    files = facts["files"]
     if not isinstance(files, dict):
         raise DamagedError(f"files in {META} cannot be {files!r}")
     if wrong := [name for name in files if {"/", "\\", "\0"} & {*name} or name in ("", ".", "..")]:
@@ -51,11 +55,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def compare(folder: Path, files: dict[str, str], only: Collection[str] | None = None) -> None:
-    """Raises a DamagedError unless each file is what was written. only: the names of those that are needed."""
+def compare(folder: Path, files: dict[str, str]) -> None:
+    """Raises a DamagedError unless each file is what was written."""
     for name, expected in files.items():
-        if only is not None and name not in only:
-            continue
         try:
             actual = checksum(folder / name)
         except OSError as error:
@@ -64,18 +66,28 @@ def compare(folder: Path, files: dict[str, str], only: Collection[str] | None = 
             raise DamagedError(f"{name} is not what was written")
 
 
-def has_checksums(folder: Path) -> bool:
-    """Whether it must have them: every checkpoint in the folder of a run. Saved models have none."""
-    folder = folder.resolve()
-    in_run = folder.parent.name == "checkpoints" and NAME.fullmatch(folder.name) is not None
-    return in_run or (folder / META).exists()
+def run_folder(checkpoint: Path) -> Path | None:
+    """The folder of the run that a checkpoint belongs to; None of other folders."""
+    for place in (checkpoint.absolute(), checkpoint.resolve()):  # a checkpoint, or the path to it, may be a link
+        if place.parent.name == CHECKPOINTS and (place.parents[1] / RECORD).exists():
+            return place.parents[1]
+    return None
 
 
-def verify(folder: Path, only: Collection[str] | None = None) -> None:
-    """Compares a checkpoint with its checksums. only: the names of the files that are needed."""
-    if not has_checksums(folder):
+def needs_checksums(folder: Path) -> bool:
+    """True of the checkpoints of runs, and of any folder with a checkpoint.json. Saved models have no checksums."""
+    return (folder / META).exists() or run_folder(folder) is not None
+
+
+def verify(folder: Path, names: Collection[str]) -> None:
+    """Compares these files of a checkpoint with their checksums. Other folders pass."""
+    if not needs_checksums(folder):
         return
     try:
-        compare(folder, read_meta(folder)["files"], only)
+        files = read_meta(folder)["files"]
+        present = [name for name in names if (folder / name).exists()]
+        if unlisted := [name for name in present if name not in files]:
+            raise DamagedError(f"files in {META} lack {unlisted[0]}")
+        compare(folder, {name: files[name] for name in names if name in files})
     except DamagedError as error:
         raise DamagedError(f"checkpoint {folder} is corrupt: {error}") from None

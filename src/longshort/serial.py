@@ -81,18 +81,22 @@ def registered(name: str) -> Callable[[C], C]:
     """Class decorator: dataclasses of this class are written, and read back, under `name`."""
 
     def register(cls: C) -> C:
-        before = REGISTRY.get(name, cls)
-        if (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"two classes are registered as {name!r}: {before} and {cls}")
-        REGISTRY[name] = cls  # in a notebook, a class may be defined again
+        if not _same(REGISTRY.get(name, cls), cls):
+            raise ValueError(f"two classes are registered as {name!r}: {REGISTRY[name]} and {cls}")
+        REGISTRY[name] = cls
         return cls
 
     return register
 
 
+def _same(one: type, other: type) -> bool:
+    """Whether they are one class, which a notebook may have defined twice."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
 def name_of(cls: type) -> str:
     """The registered name; of a class that has none, such as a user's own task, its module and its own name."""
-    registered_name = next((name for name, each in REGISTRY.items() if each is cls), None)
+    registered_name = next((name for name, each in REGISTRY.items() if _same(each, cls)), None)
     return registered_name or f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -201,8 +205,7 @@ def fits(value: Any, hint: Any) -> bool:
         key, item = arguments
         return isinstance(value, dict) and all(fits(k, key) and fits(v, item) for k, v in value.items())
     if hint is float:
-        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-        return whole or isinstance(value, float)
+        return isinstance(value, float) or (fits(value, int) and abs(value) <= sys.float_info.max)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if getattr(origin or hint, "_is_protocol", False):
@@ -241,9 +244,13 @@ def read_object(path: Path, what: str, **fields: Any) -> dict[str, Any]:
     """A JSON object from a file, which has these fields of these types."""
     facts = read_json(path, what)
     with reading(path, what):
+        if not isinstance(facts, dict):
+            raise ValueError(f"expected an object, got {_short(facts)}")
+        if missing := [name for name in fields if name not in facts]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
         if wrong := [name for name, kind in fields.items() if not fits(facts[name], kind)]:
             raise ValueError(f"{wrong[0]} cannot be {_short(facts[wrong[0]])}")
-        return dict(facts)
+        return facts
 
 
 def read(path: Path, expected: type[T], what: str) -> T:

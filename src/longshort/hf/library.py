@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 
+import torch
+
 try:
     import transformers as hf
 except ImportError as error:
@@ -32,10 +34,10 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def loading(checkpoint: str | Path) -> Iterator[None]:
-    """Turns whatever is wrong with the files of a checkpoint into a ValueError of one sentence that names it."""
+    """Turns what is wrong with the content of a checkpoint's files into a ValueError of one sentence that names it."""
     try:
         yield
-    except (ImportError, OSError):  # these name what is missing
+    except (ImportError, OSError, MemoryError, torch.OutOfMemoryError):  # not of the content
         raise
     except Exception as error:  # of safetensors, tokenizers, huggingface_hub and others: they share no type
         message = str(error).strip()

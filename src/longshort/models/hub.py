@@ -8,7 +8,7 @@ from typing import Any, Self
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
 
-from longshort.checksums import verify
+from longshort.checksums import META, run_folder, verify
 from longshort.serial import as_json, read
 
 MOST_LAYERS = 10_000  # a config that asks for more is damaged: to build it would take hours
@@ -20,8 +20,15 @@ class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://a
 
     config: Any
 
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
+        if run_folder(Path(save_directory)) is not None:
+            raise ValueError(f"{save_directory} is a checkpoint of a run: give another folder")
+        url: str | None = super().save_pretrained(save_directory, **options)
+        return url
+
     def _save_pretrained(self, save_directory: Path) -> None:
         super()._save_pretrained(save_directory)
+        (save_directory / META).unlink(missing_ok=True)  # in a copy of a checkpoint, the checksums of other weights
         (save_directory / CONFIG_NAME).write_text(json.dumps(as_json(self.config), indent=2))
 
     @classmethod
@@ -29,7 +36,7 @@ class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://a
         """A saved model, from a folder or from the hub, or a checkpoint, which is compared with its checksums.
         config: that it is built from, instead of its own."""
         if Path(pretrained_model_name_or_path).is_dir():
-            verify(Path(pretrained_model_name_or_path), only=(CONFIG_NAME, SAFETENSORS_SINGLE_FILE))
+            verify(Path(pretrained_model_name_or_path), (CONFIG_NAME, SAFETENSORS_SINGLE_FILE))
         if config is None:
             config = read_config(_config_file(pretrained_model_name_or_path, options), cls.config_type())
         return super().from_pretrained(pretrained_model_name_or_path, config=config, **options)
@@ -63,8 +70,8 @@ def check_there(checkpoint: str | Path) -> None:
     """What cannot be a name on the hub has to be a folder with a model."""
     name, path = str(checkpoint), Path(checkpoint)
     if path.is_dir():
-        if not (path / "config.json").exists():
-            raise FileNotFoundError(f"{checkpoint} holds no model: config.json is not there")
+        if not (path / CONFIG_NAME).exists():
+            raise FileNotFoundError(f"{checkpoint} holds no model: {CONFIG_NAME} is not there")
     elif path.exists():
         raise ValueError(f"{checkpoint} is a file: give the folder it is in")
     elif path.is_absolute() or name.count("/") > 1 or name.startswith(".") or ("/" in name and path.parent.is_dir()):

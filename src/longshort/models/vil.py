@@ -18,7 +18,7 @@ from longshort.nn.spec import Full, GridAttentionSpec, LongShort
 from longshort.serial import registered
 
 RATIO = 4  # of the feed-forward layers' inner width to the width
-MOST_PIXELS = 65_536  # a side: tables of positions for more would fill the memory
+MOST_PIXELS = 65_536  # a side: a config that asks for more is damaged
 
 
 @registered("ViLStage")

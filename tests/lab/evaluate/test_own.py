@@ -9,6 +9,7 @@ from training import do, language
 
 from longshort.lab.cli.evaluate import Options, evaluate_model
 from longshort.lab.evaluate import Share
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.tasks import LanguageModelling
 from longshort.lab.trained import Trained
 from longshort.serial import registered
@@ -40,10 +41,11 @@ class Three:
 
     name: str
     size: int = 4
+    metrics: tuple = ("fours", "more")
 
     def run(self, model, processes, advance):
         advance(4)
-        return {"fours": Share(3.0, 4.0), "more": Share(1.0, 8.0)}
+        return dict(zip(self.metrics, (Share(3.0, 4.0), Share(1.0, 8.0)), strict=True))
 
 
 @registered("tests.Fours")
@@ -72,3 +74,63 @@ def test_a_task_of_ones_own(tmp_path, capsys):
     found = evaluate_model(str(tmp_path / "language"), Options(split="dev", cpu=True))
     assert found["fours"] == {"dev": 0.75}
     assert capsys.readouterr().out.splitlines() == ["dev: fours 0.7500", "dev: more 0.1250"]
+
+
+@registered("tests.ByLoss")
+@dataclass(frozen=True)
+class ByLoss(LanguageModelling):
+    metric = "loss"
+
+    def evaluators(self, split):
+        yield Three(split, metrics=("loss", "more"))
+
+
+def test_a_task_may_be_evaluated_by_a_loss(tmp_path):
+    """Which is called dev_loss beside that of training."""
+    run = language(tmp_path, model=IndifferentConfig(), steps=1)
+    do(replace(run, task=ByLoss(**vars(run.task))), tmp_path)
+    assert RunFolder(tmp_path / "language").result["metrics"] == {"dev_loss": 0.75, "more": 0.125}
+
+
+@registered("tests.Unmeasured")
+@dataclass(frozen=True)
+class Unmeasured(LanguageModelling):
+    metric = "speed"
+
+    def evaluators(self, split):
+        yield Three(split)
+
+
+@registered("tests.Twice")
+@dataclass(frozen=True)
+class Twice(Fours):
+    def evaluators(self, split):
+        return [Three("same"), Three("same")]
+
+
+@pytest.mark.parametrize("task, words", [(Unmeasured, "fours, more.*Unmeasured.*speed"), (Twice, "two.*'same'")])
+def test_evaluations_that_mean_nothing_are_refused(task, words, tmp_path):
+    run = language(tmp_path, model=IndifferentConfig(), steps=1)
+    with pytest.raises(ValueError, match=words):
+        do(replace(run, task=task(**vars(run.task))), tmp_path)
+
+
+def test_two_evaluators_of_one_name_are_refused_by_the_command_too(tmp_path):
+    run = language(tmp_path, model=IndifferentConfig(), steps=1)
+    do(run, tmp_path)
+    record = tmp_path / "language" / "run.json"
+    record.write_text(record.read_text().replace('"LanguageModelling"', '"tests.Twice"'))
+    with pytest.raises(ValueError, match=r"two.*'same'"):
+        evaluate_model(str(tmp_path / "language"), Options(split="dev", cpu=True))
+
+
+@registered("tests.Unbuildable")
+@dataclass(frozen=True)
+class Unbuildable:
+    def build(self):
+        return None + 1
+
+
+def test_what_is_wrong_in_a_model_of_ones_own_keeps_its_traceback(tmp_path):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        do(language(tmp_path, model=Unbuildable()), tmp_path)

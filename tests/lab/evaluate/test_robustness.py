@@ -188,6 +188,8 @@ def test_a_run_is_evaluated_on_its_own_pictures_or_on_others(run, data, tmp_path
     assert facts["mce"] is not None
     assert main(["evaluate", str(run), "--cpu", "--on", "val"]) == 1
     assert "--data" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--cpu", "--split", "test"]) == 1
+    assert "nothing to evaluate on the test set" in capsys.readouterr().err
 
 
 def test_saved_and_released_models_are_known(tmp_path):

@@ -5,11 +5,10 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from random import Random
 
 import pytest
 from apart import apart, train_or_be_refused
-from training import do, language, outcome, points, same_weights, weights
+from training import MODEL, do, language, outcome, points, same_weights, weights
 
 from longshort.lab.cli import main
 from longshort.lab.runs.folder import RunFolder
@@ -111,19 +110,16 @@ def test_a_refused_training_leaves_no_folder(tmp_path):
 
 
 def test_two_trainings_that_are_killed_lose_nothing(tmp_path):
-    """At random moments; whichever has the lock."""
+    """Whichever has the lock is killed at a moment; the other one is refused, or takes its place and is killed too."""
     run = language(tmp_path)
     do(run, tmp_path / "whole")
-    random, steps = Random(0), [0]
+    steps = [0]
     with ThreadPoolExecutor(2) as pool:
-        for _ in range(5):
-            calls = [
-                pool.submit(apart, train_or_be_refused, run, tmp_path / "out", dies_after=random.uniform(0, 1.5))
-                for _ in range(2)
-            ]
-            assert {code for call in calls for code in call.result()} <= {0, -signal.SIGKILL}
+        for at in (2, 40, 11, 25):
+            codes = [*pool.map(lambda _, at=at: apart(train_or_be_refused, run, tmp_path / "out", at), range(2))]
+            assert [-signal.SIGKILL] in codes and all(code in ([0], [-signal.SIGKILL]) for code in codes)
             steps.append(max(RunFolder(tmp_path / "out" / run.name).checkpoints.steps(), default=0))
-    assert steps == sorted(steps)
+    assert steps == sorted(steps) and steps[-1] > 0
     do(run, tmp_path / "out", resume=True)
     assert outcome(run, tmp_path / "out") == outcome(run, tmp_path / "whole")
 
@@ -258,7 +254,47 @@ def test_a_link_to_a_checkpoint_is_one_and_so_is_a_checkpoint_that_is_a_link(cop
     assert Trained.open(str(out / "link")).run == replace(run, steps=3)
     checkpoint.rename(out / "elsewhere")
     checkpoint.symlink_to(out / "elsewhere")
-    assert Trained.open(str(out / run.name)).run == replace(run, steps=3)
+    for name in (str(out / run.name), str(checkpoint)):
+        assert Trained.open(name).run == replace(run, steps=3)
+    do(run, out, resume=True)  # which forgets it
+    assert not checkpoint.is_symlink() and (out / "elsewhere").is_dir()
+
+
+def test_a_checkpoint_that_is_a_link_must_have_checksums_too(copy):
+    run, out = copy
+    checkpoint = RunFolder(out / run.name).checkpoints.last()
+    checkpoint.rename(out / "elsewhere")
+    checkpoint.symlink_to(out / "elsewhere")
+    (out / "elsewhere" / "checkpoint.json").unlink()
+    with pytest.raises(CheckpointError, match=r"checkpoint.json cannot be read"):
+        Trained.open(str(checkpoint)).model()
+
+
+def test_folders_named_as_checkpoints_are_models_like_others(tmp_path):
+    """As the training loop of somebody else leaves them."""
+    folder = tmp_path / "checkpoints" / "step_00001000"
+    CharLM(MODEL).save_pretrained(folder)
+    CharLM.from_pretrained(folder)
+    Trained.open(str(folder)).model()
+
+
+def test_a_copy_without_the_state_of_training_is_a_model(copy):
+    run, out = copy
+    shutil.copytree(RunFolder(out / run.name).checkpoints.last(), out / "copy", ignore=shutil.ignore_patterns("*.pt"))
+    model = CharLM.from_pretrained(out / "copy")
+    Trained.open(str(out / "copy")).model()
+    for p in model.parameters():
+        p.data.zero_()
+    model.save_pretrained(out / "copy")
+    assert not any(p.any() for p in CharLM.from_pretrained(out / "copy").parameters())
+
+
+def test_a_model_is_not_saved_over_a_checkpoint_of_a_run(copy):
+    run, out = copy
+    checkpoint = RunFolder(out / run.name).checkpoints.last()
+    with pytest.raises(ValueError, match=f"{checkpoint} is a checkpoint of a run"):
+        CharLM.from_pretrained(checkpoint).save_pretrained(checkpoint)
+    Trained.open(str(checkpoint)).model()
 
 
 def test_best_or_last(copy):

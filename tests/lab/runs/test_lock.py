@@ -4,10 +4,12 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 
 import pytest
 
 from longshort.lab.runs import lock
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.lock import folder_lock
 
 
@@ -66,23 +68,48 @@ def test_a_forked_process_does_not_keep_it(tmp_path):
 def test_a_forked_process_may_lock_for_itself(tmp_path):
     child = os.fork()
     if not child:
-        with folder_lock(tmp_path):
-            os._exit(0 if is_locked(tmp_path) else 1)
+        try:
+            with folder_lock(tmp_path):
+                os._exit(0 if is_locked(tmp_path) else 1)
+        finally:
+            os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_on_a_disk_that_locks_only_files_open_for_writing(tmp_path, monkeypatch):
+@pytest.fixture
+def network_disk(monkeypatch):
+    """One that locks only what is open for writing."""
     flock = fcntl.flock
 
-    def of_network_disks(handle, how):
-        if os.path.isdir(f"/proc/self/fd/{handle}"):
+    def of_files(handle, how):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
             raise OSError(errno.EBADF, "Bad file descriptor")
         flock(handle, how)
 
-    monkeypatch.setattr(fcntl, "flock", of_network_disks)
+    monkeypatch.setattr(fcntl, "flock", of_files)
+
+
+def test_on_a_network_disk(tmp_path, network_disk):
+    folder = tmp_path / "folder"
+    with folder_lock(folder):
+        assert is_locked(folder)
+    assert not is_locked(folder) and not [*folder.iterdir()]
+    with RunFolder(tmp_path / "run").locked():
+        assert is_locked(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_read(tmp_path, network_disk, monkeypatch):
+    before = os.open
+
+    def read_only(path, flags, *rest):
+        if flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return before(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", read_only)
     with folder_lock(tmp_path):
-        assert is_locked(tmp_path)
-    assert not is_locked(tmp_path)
+        pass
 
 
 def test_a_disk_without_locks_is_named(tmp_path, monkeypatch, caplog):

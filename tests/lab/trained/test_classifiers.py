@@ -240,7 +240,7 @@ def masked(tmp_path_factory):
 def test_what_is_no_classification_is_not_in_a_table(masked, tmp_path):
     text = language(tmp_path, steps=1)
     do(text, tmp_path)
-    for folder, metric in ((masked, "dev_loss"), (tmp_path / text.name, "bpc")):
+    for folder, metric in ((masked, "loss"), (tmp_path / text.name, "bpc")):
         with pytest.raises(ValueError, match=f"{folder.name}.*{metric}"):
             evaluated(folder)
         assert not (folder / "evaluated.json").exists()

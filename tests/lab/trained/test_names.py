@@ -1,6 +1,7 @@
 """A model is named by a folder, a file or a name on the hub: each opens as what it is, or is refused by name."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
 from longshort.nn.spec import LongShort
 
 RELEASED = Path(__file__).parents[2] / "fixtures" / "released" / "vil_ls_released_tiny.npz"
+REVISION = 40 * "1"
 SIZES = dict(layers=1, width=16, heads=2, feedforward=24)
 SEQUENCES = SequenceConfig(LongShort(4, 2), classes=2, length=16, **SIZES)
 MODELS = {
@@ -34,13 +36,13 @@ MODELS = {
 def hub(tmp_path, monkeypatch):
     """A folder; what lies in it is on the hub as me/it, as far as can be seen from here."""
     kept = tmp_path / "hub" / "models--me--it"
-    (kept / "snapshots" / "1").mkdir(parents=True)
+    (kept / "snapshots" / REVISION).mkdir(parents=True)
     (kept / "refs").mkdir()
-    (kept / "refs" / "main").write_text("1")
+    (kept / "refs" / "main").write_text(REVISION)
     monkeypatch.chdir(tmp_path)  # where no folder me is
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    return kept / "snapshots" / "1"
+    return kept / "snapshots" / REVISION
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -60,7 +62,7 @@ def test_of_a_model_on_the_hub_the_weights_come_when_they_are_needed(hub, monkey
     MODELS["language"].build().save_pretrained(hub)
     downloads = []
 
-    def download(name, allow_patterns):
+    def download(name, allow_patterns, revision):
         downloads.append(allow_patterns)
         return str(hub)
 
@@ -70,6 +72,18 @@ def test_of_a_model_on_the_hub_the_weights_come_when_they_are_needed(hub, monkey
     assert downloads == [["config.json"]]
     Trained.open("me/it").model()
     assert "*.safetensors" in downloads[-1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_config_of_before_that_names_no_type_is_the_same_on_the_hub(name, hub):
+    """Its weights tell what it is."""
+    MODELS[name].build().save_pretrained(hub)
+    config = json.loads((hub / "config.json").read_text())
+    del config["type"]
+    (hub / "config.json").write_text(json.dumps(config))
+    for opened in (Trained.open(str(hub)), Trained.open("me/it")):
+        assert opened.config == MODELS[name]
+        opened.model()
 
 
 def cut(path):
@@ -90,14 +104,13 @@ def test_a_damaged_encoder_is_named_in_a_line(file, damage, tmp_path, capsys):
     found.save(tmp_path / "model")
     damage(tmp_path / "model" / file)
     name = str(tmp_path / "model")
-    with pytest.raises(ValueError, match=f"^{name}[^\n]*$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(name)}[^\n]*$"):
         opened = Trained.open(name)
-        opened.model(), opened.tokenizer()
+        (opened.tokenizer if "tokenizer" in file else opened.model)()
     (tmp_path / "texts.txt").write_text("\n".join(SENTENCES * 99))
     sizes = ["--attention", "16,4", "--length", "150", "--data", str(tmp_path / "texts.txt")]
     assert main(["train", "roberta.base", "--checkpoint", name, *sizes, "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
-    print(error)
     *_, line = error.splitlines()
     assert line.startswith("longshort: ") and name in line and "Traceback" not in error
 

@@ -18,7 +18,7 @@ from longshort.lab.data.images import Middle
 from longshort.lab.data.source import CorpusSource
 from longshort.lab.data.splits import Text
 from longshort.lab.data.text import open_text
-from longshort.lab.evaluate import Advance, Evaluator, Share, evaluate
+from longshort.lab.evaluate import Advance, Evaluator, Share, evaluate, with_own_names
 from longshort.lab.evaluate.bits import BitsPerCharacter, Reading, Windows
 from longshort.lab.evaluate.imagenet import (
     NAMES,
@@ -135,16 +135,22 @@ def texts_of(trained: Trained, split: Split, data: Path | None = None, corpus: s
 def evaluate_task(trained: Trained, options: Options, processes: Processes) -> dict[str, Any]:
     """Whatever the task of its run lists."""
     task = trained.task(options.data)
+    evaluators = listed(trained, task, options.split)
     model = trained.model(processes.device)
-    splits: tuple[Literal["dev", "test"], ...] = ("dev", "test") if options.split == "both" else (options.split,)
-    evaluators = (evaluator for split in splits for evaluator in task.evaluators(split))
     data = getattr(getattr(task, "source", None), "name", type(task).__name__)  # a task of your own may have neither
     results = run(trained, data, evaluators, model, processes)
-    if not results:
-        raise ValueError(f"{trained.name} has nothing to evaluate on the {options.split} set")
     metrics = dict.fromkeys(metric for shares in results.values() for metric in shares)
     by_metric = {m: {name: shares[m].mean for name, shares in results.items() if m in shares} for m in metrics}
     return {"data": data, **by_metric}
+
+
+def listed(trained: Trained, task: Any, split: Split) -> list[Evaluator]:
+    """What the task lists for a split, or for both."""
+    splits = ("dev", "test") if split == "both" else (split,)
+    evaluators = [evaluator for each in splits for evaluator in task.evaluators(each)]
+    if not evaluators:
+        raise ValueError(f"{trained.name} has nothing to evaluate on the {split} set")
+    return evaluators
 
 
 def evaluate_pictures(trained: Trained, options: Options, processes: Processes) -> dict[str, Any]:
@@ -179,8 +185,10 @@ def picture_evaluators(trained: Trained, options: Options, view: Any, classes: i
     elif trained.run is None:
         raise ValueError(f"{trained.name} does not say what it was trained on: say where pictures are with --data")
     else:
-        listed: Iterable[Any] = trained.task().evaluators("dev")
-        return [replace(each, view=view, batch=options.batch or each.batch) for each in listed]
+        task: Any = trained.task()
+        check_classes(classes, task.splits.classes)
+        pictured: list[Any] = listed(trained, task, options.split)
+        return [replace(each, view=view, batch=options.batch or each.batch) for each in pictured]
     check_classes(classes, names)
     return [PictureLabels("validation", pictures, view, batch)]
 
@@ -198,7 +206,7 @@ def run(
     console = Console(stderr=True, quiet=not processes.first)
     console.print(f"{trained.name}, {processes.precision}, {how}", soft_wrap=True, highlight=False)
     results: dict[str, dict[str, Share]] = {}
-    for evaluator in evaluators:
+    for evaluator in with_own_names(evaluators):
         began = time.monotonic()
         with Progress(console=console, transient=quiet) as bars:
 

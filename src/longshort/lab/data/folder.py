@@ -14,9 +14,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
+from longshort.checksums import CHECKPOINTS, RECORD
 from longshort.lab.data.progress import Tell
 from longshort.lab.data.unpack import is_packed, pieces
-from longshort.lab.runs.folder import CHECKPOINTS, RECORD
 
 HEAD = 8192  # bytes in which a NUL tells a binary file
 OTHER_NAME, TRAININGS = "of another name", "folders of trainings"

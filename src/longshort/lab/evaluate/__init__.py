@@ -4,6 +4,6 @@ An evaluator knows data and a model that can be called. Training, `longshort eva
 `evaluate` with the evaluators that a task lists.
 """
 
-from longshort.lab.evaluate.evaluator import Advance, Evaluator, Share, evaluate, means
+from longshort.lab.evaluate.evaluator import Advance, Evaluator, Share, evaluate, means, with_own_names
 
-__all__ = ["Advance", "Evaluator", "Share", "evaluate", "means"]
+__all__ = ["Advance", "Evaluator", "Share", "evaluate", "means", "with_own_names"]

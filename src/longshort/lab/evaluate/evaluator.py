@@ -60,14 +60,21 @@ def unseen(name: str, size: float) -> Advance:
     return lambda done: None
 
 
+def with_own_names(evaluators: Iterable[Evaluator]) -> list[Evaluator]:
+    """All of them; refuses two of one name, whose results could not be told apart."""
+    every = list(evaluators)
+    names = [evaluator.name for evaluator in every]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two evaluators are called {twice[0]!r}")
+    return every
+
+
 def evaluate(
     model: nn.Module, evaluators: Iterable[Evaluator], processes: Workers, progress: Progress = unseen
 ) -> dict[str, dict[str, Share]]:
     """By evaluator and metric, the sums and counts of all processes. The model is in eval mode."""
     results: dict[str, dict[str, Share]] = {}
-    for evaluator in evaluators:
-        if evaluator.name in results:
-            raise ValueError(f"two evaluators are called {evaluator.name!r}")
+    for evaluator in with_own_names(evaluators):
         with processes.autocast():
             shares = evaluator.run(model, processes, progress(evaluator.name, evaluator.size / processes.count))
         names = sorted(shares)
@@ -80,12 +87,10 @@ def evaluate(
 
 
 def means(results: Mapping[str, Mapping[str, Share]]) -> dict[str, float]:
-    """Each metric of the first evaluator; those of others have the evaluator's name before theirs. A loss is called
-    dev_loss, since the log has that of training too."""
+    """Each metric of the first evaluator; those of others have the evaluator's name before theirs."""
     first = next(iter(results), None)
-
-    def logged(name: str, metric: str) -> str:
-        metric = "dev_loss" if metric == "loss" else metric
-        return metric if name == first else f"{name} {metric}"
-
-    return {logged(name, metric): share.mean for name, shares in results.items() for metric, share in shares.items()}
+    return {
+        metric if name == first else f"{name} {metric}": share.mean
+        for name, shares in results.items()
+        for metric, share in shares.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -81,8 +82,8 @@ class Data:
         path = self.wish.out / "overlap.json"
         if line.task != RETRIEVAL or not path.exists():
             return ""
-        facts = read_object(path, "measure of overlap", name=str, accuracy=dict)
-        words, rare = (100 * facts["accuracy"][name] for name in ("words", "rare words"))
+        facts = read_object(path, "measure of overlap", name=str, accuracy=dict[str, float])
+        words, rare = (100 * facts["accuracy"].get(name, math.nan) for name in ("words", "rare words"))
         return (
             f"Ours are of the {facts['name']}, on whose test pairs the words in common alone reach {words:.1f} %, and "
             f"with rare words counting for more {rare:.1f} %."

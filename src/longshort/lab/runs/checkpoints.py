@@ -123,7 +123,7 @@ class Checkpoints:
             if self.path(s) not in needed:
                 os.rename(self.path(s), self.unfinished(s))  # what is gone in part has no complete name
         for old in self.folder.glob("unfinished_*"):
-            shutil.rmtree(old)
+            old.unlink() if old.is_symlink() else shutil.rmtree(old)
         for path in needed:
             if path is not None:
                 remove_unfinished(path)
@@ -155,13 +155,16 @@ def read_facts(path: Path) -> dict[str, Any]:
     return {"evaluated": before, **facts}
 
 
-def check(path: Path, needed: Collection[str] = (WEIGHTS,)) -> dict[str, Any]:
-    """What was noted with a checkpoint, after every file was compared with its checksum."""
+def check(
+    path: Path, needed: Collection[str] = (WEIGHTS,), which: Callable[[str], bool] = lambda name: True
+) -> dict[str, Any]:
+    """What was noted with a checkpoint, after its files were compared with their checksums. which: whether to compare a
+    file of this name; needed: names that must be noted."""
     facts = read_facts(path)
     if missing := [name for name in needed if name not in facts["files"]]:
         raise corrupt(path, f"files in {META} lack {missing[0]}")
     try:
-        compare(path, facts["files"])
+        compare(path, {name: digest for name, digest in facts["files"].items() if which(name)})
     except DamagedError as error:
         raise corrupt(path, error) from None
     return facts

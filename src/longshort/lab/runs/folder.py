@@ -1,4 +1,4 @@
-"""The folder of one run, and the only place that knows the names of its files."""
+"""The folder of one run: its files, and its lock."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from longshort.checksums import CHECKPOINTS, RECORD, run_folder
 from longshort.lab.runs.checkpoints import Checkpoints, read_facts
 from longshort.lab.runs.errors import TrainingError, writing
 from longshort.lab.runs.files import remove_unfinished, write_json
-from longshort.lab.runs.lock import folder_lock
+from longshort.lab.runs.lock import LOCK, folder_lock
 from longshort.lab.runs.log import read_log
 from longshort.lab.runs.run import Run, differences
 from longshort.serial import (
@@ -25,10 +26,9 @@ from longshort.serial import (
     with_current_names,
 )
 
-RECORD, CHECKPOINTS = "run.json", "checkpoints"
 RESULT, EVALUATED = "result.json", "evaluated.json"
 FORMER_EVALUATED = "judged.json"
-A_RECORD = "record of a run"
+RECORD_KIND = "record of a run"
 # Settings that --resume may change. Processes and accumulate are checked with the checkpoint.
 MAY_CHANGE = ("steps", "schedule.warmup", "log_every", "evaluate_every", "save_every", "compile", "graph", "accumulate")
 
@@ -42,10 +42,8 @@ class RunFolder:
     @classmethod
     def of_checkpoint(cls, path: Path) -> RunFolder | None:
         """The folder of the run that wrote this checkpoint; None of other folders."""
-        for place in (path.absolute(), path.resolve()):  # a checkpoint, or the path to it, may be a link
-            if place.parent.name == CHECKPOINTS and (folder := cls(place.parents[1])).record.exists():
-                return folder
-        return None
+        folder = run_folder(path)
+        return None if folder is None else cls(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -63,19 +61,21 @@ class RunFolder:
                 yield
             finally:
                 with suppress(OSError):
+                    if new:
+                        (self.path / LOCK).unlink(missing_ok=True)
                     for each in new:
                         each.rmdir()
 
     @cached_property
     def recorded(self) -> Any:
         """The content of run.json, parsed once."""
-        return read_json(self.record, A_RECORD)
+        return read_json(self.record, RECORD_KIND)
 
     @cached_property
     def run(self) -> Run:
         """Raises UnregisteredError where the task, say, is of a class of the user's own that was not imported."""
         recorded = self.recorded
-        with reading(self.record, A_RECORD):
+        with reading(self.record, RECORD_KIND):
             run: Run = from_json(recorded, Run)
             return run
 
@@ -98,7 +98,7 @@ class RunFolder:
                 f"{self.path} was begun with other settings: {'; '.join(changed)}. "
                 "Resume with those it has, or give another --out."
             )
-        read_log(self.path)  # what cannot be read is told before anything is written
+        read_log(self.path)  # refuses a damaged log before anything is written
         return last
 
     def settings(self) -> dict[str, Any]:
@@ -160,4 +160,4 @@ class RunFolder:
 
 def read_run(path: Path) -> Run:
     """From a file such as a folder's run.json, wherever it lies."""
-    return read(path, Run, A_RECORD)
+    return read(path, Run, RECORD_KIND)

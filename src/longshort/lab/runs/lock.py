@@ -23,13 +23,15 @@ def folder_lock(folder: Path, *, wait: bool = True) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         yield
         return
-    handle = _locked(folder, wait)
+    handle, path = _locked(folder, wait)
     _lock_handles.add(handle)
     try:
         yield
     finally:
-        if handle in _lock_handles:  # else this is a forked process, which left it to the other
+        if handle in _lock_handles:  # a forked process has closed it
             _lock_handles.remove(handle)
+            if path != folder:
+                path.unlink(missing_ok=True)
             os.close(handle)
 
 
@@ -46,39 +48,34 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_locks)
 
 
-def _locked(folder: Path, wait: bool) -> int:
-    """A handle that holds the lock."""
+def _locked(folder: Path, wait: bool) -> tuple[int, Path]:
+    """A handle that holds the lock, and what it is a handle of: the folder or, where folders cannot be locked, a file
+    in it."""
+    path, flags = folder, os.O_RDONLY
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(folder, os.O_RDONLY)
+            handle = os.open(path, flags, 0o666)
         except FileNotFoundError:  # removed meanwhile
             continue
+        except OSError as error:  # a folder that cannot be written: of a cache, it may be read
+            logger.debug("%s is not locked: %s", folder, error)
+            return os.open(folder, os.O_RDONLY), folder
         try:
             _flock(handle, wait)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return handle, path
+            os.close(handle)  # removed meanwhile
         except BlockingIOError:
             os.close(handle)
             raise
-        except OSError:
+        except OSError as error:
+            if path != folder:
+                logger.warning("%s cannot be locked (%s): use it from one process at a time", folder, error.strerror)
+                return handle, path
             os.close(handle)
-            return _lock_file(folder / LOCK, wait)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), folder.stat()):
-                return handle
-        os.close(handle)  # the folder was removed meanwhile
-
-
-def _lock_file(path: Path, wait: bool) -> int:
-    """Network file systems lock only what is open for writing, and some of them nothing."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        _flock(handle, wait)
-    except BlockingIOError:
-        os.close(handle)
-        raise
-    except OSError as error:
-        logger.warning("%s cannot be locked (%s): use it from one process at a time", path.parent, error.strerror)
-    return handle
+            path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT  # network disks lock what is open for writing
 
 
 def _flock(handle: int, wait: bool) -> None:

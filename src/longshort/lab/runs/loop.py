@@ -181,13 +181,15 @@ class Loop(ABC):
         """Evaluate and log. Returns whether the model is the best so far."""
         task = self.run.task
         with log.doing("evaluating"):
-            self.metrics = self.measure(stop)
-        if task.metric not in self.metrics:
+            measured = self.measure(stop)
+        if task.metric not in measured:
             raise ValueError(
-                f"{task.metric} of task {type(task).__name__} is not among what was measured on the "
-                f"development set: {', '.join(self.metrics) or 'nothing'}"
+                f"the development set gave {', '.join(measured) or 'nothing'}, and task {type(task).__name__} is "
+                f"evaluated by {task.metric}"
             )
-        score = self.metrics[task.metric] * (-1 if task.higher_is_better else 1)
+        score = measured[task.metric] * (-1 if task.higher_is_better else 1)
+        # "loss" is that of training in the log and in results
+        self.metrics = {"dev_loss" if name == "loss" else name: value for name, value in measured.items()}
         better = score < self.best
         if better:
             self.best, self.best_step = score, self.step

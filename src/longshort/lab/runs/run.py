@@ -81,7 +81,7 @@ class Run:
         return (*(self.starts_from.chain if self.starts_from else ()), self)
 
     def with_steps(self, steps: int) -> Run:
-        """The run with other steps, and a warm-up that is as much shorter or longer."""
+        """The run with other steps, and a warm-up in proportion."""
         warmup = math.ceil(self.schedule.warmup * steps / self.steps)
         return replace(self, steps=steps, schedule=replace(self.schedule, warmup=warmup))
 

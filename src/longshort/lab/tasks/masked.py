@@ -38,7 +38,7 @@ class Masking(Classification):
     share: float = 0.15
     evaluation_count: int = 2_000
 
-    metric: ClassVar[str] = "dev_loss"
+    metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ class Task(Protocol):
     pure function of the step, so that a run goes on where it stopped by asking for the next step.
     """
 
-    metric: ClassVar[str]  # measured on the development set: the one that chooses the best checkpoint
+    metric: ClassVar[str]  # of the first evaluator of the development set: the one that chooses the best checkpoint
     higher_is_better: ClassVar[bool]
     unit: ClassVar[str]  # of what is learned from, such as tokens: what the speed counts
 

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from longshort.lab.runs.checkpoints import WEIGHTS, Checkpoints, check, write
+from longshort.lab.runs.checkpoints import WEIGHTS, Checkpoints, check, corrupt, write
 from longshort.lab.runs.errors import CheckpointError, one_line
 from longshort.lab.train.average import Average
 from longshort.lab.train.processes import Processes
@@ -115,6 +115,8 @@ def load_state(
             f"checkpoint {path} is of a run with {facts.get('processes')} processes, and there are {processes.count}: "
             "each has its own part of the text"
         )
+    if own_file not in facts["files"]:
+        raise corrupt(path, f"it has no {own_file}")
     full, bare = StateDictOptions(full_state_dict=True), processes.bare(model)
     try:
         for name in weights_files:

@@ -10,22 +10,24 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
 import longshort.baselines
 import longshort.lab.tasks  # noqa: F401
-from longshort.checksums import has_checksums
+from longshort.checksums import RECORD, needs_checksums
 from longshort.lab.data.images import Middle
 from longshort.lab.data.source import with_data_at
 from longshort.lab.runs.checkpoints import WEIGHTS, Which, read_facts
 from longshort.lab.runs.errors import one_line
-from longshort.lab.runs.folder import RECORD, RunFolder
+from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.run import Run
 from longshort.lab.trained.encoder import MaskedEncoderConfig, TextClassifierConfig
 from longshort.lab.trained.weights import Buildable, build, check_if_checkpoint, load_weights
@@ -34,13 +36,13 @@ from longshort.models.cvt import CvTConfig
 from longshort.models.hub import check_there
 from longshort.models.sequence import MaskedConfig, PairConfig, SequenceConfig
 from longshort.models.vil import ViL, ViLConfig
-from longshort.serial import UnregisteredError, from_json, read_json, reading
+from longshort.serial import UnregisteredError, from_json, read_object, reading
 
 logger = logging.getLogger(__name__)
 
 Kind = Literal["language", "sequences", "pictures", "encoder", "masked", "other"]
 RELEASED = (".pth", ".pt")
-CONFIG = "config.json"
+CONFIG, A_CONFIG = "config.json", "config of a model"
 FILES = ["*.json", "*.txt", "*.safetensors"]  # of a model on the hub
 KINDS: dict[type, Kind] = {
     CharLMConfig: "language",
@@ -68,7 +70,7 @@ class Trained:
 
     path: the folder or the released file with its weights; of a model on the hub, the folder with its config.
     config: of our own models. run: that made it; None where no run is recorded, or where its task is of a class that is
-    not registered here.
+    not registered here. hub: whether the name is one on the Hugging Face hub.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Trained:
     path: Path
     config: Any = None
     run: Run | None = None
+    hub: bool = False
 
     @classmethod
     def open(cls, name: str, which: Which = "best") -> Trained:
@@ -92,14 +95,18 @@ class Trained:
                     f"{name} is not there: give the folder of a run or of a model, or a name on the hub"
                 )
             path = downloaded(where, [CONFIG])
+            if not {"type", "model_type"} & read_object(path / CONFIG, A_CONFIG).keys():
+                path = downloaded(where, FILES)  # the shapes of the weights tell the type
+            config = config_of(path)
+            return cls(where, _kind(config), path, config, hub=True)
         run = run_of(path)
         config = config_of(path) if run is None else run.model
         return cls(where, _kind(config), path, config, run)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """With the weights, which are downloaded now if they are on the hub."""
-        return self.path if Path(self.name).exists() else downloaded(self.name, FILES)
+        return downloaded(self.name, FILES, revision=self.path.name) if self.hub else self.path
 
     def model(self, device: torch.device | str = "cpu") -> nn.Module:
         """With its weights, in eval mode. What is recorded in a checkpoint is compared with its checksums."""
@@ -164,7 +171,7 @@ class Trained:
         task = self.run.task if data is None else with_data_at(data, self.run.task)
         with self.named_if_missing(data):
             fingerprint = task.fingerprint()
-        if has_checksums(self.path):
+        if needs_checksums(self.path):
             recorded = read_facts(self.path).get("data")
             if recorded not in (None, fingerprint):
                 logger.warning("the data of %s has changed since its training, which may have seen it", self.name)
@@ -188,17 +195,17 @@ class Trained:
         return Middle(side, 0.875 if side <= 224 else 1.0)
 
 
-def downloaded(name: str, files: list[str]) -> Path:
-    """A folder with these files of a model on the hub."""
+def downloaded(name: str, files: list[str], revision: str | None = None) -> Path:
+    """A folder with these files of a model on the hub. Its name is the revision."""
     try:
-        return Path(snapshot_download(name, allow_patterns=files))
-    except (OSError, ValueError) as error:
+        return Path(snapshot_download(name, allow_patterns=files, revision=revision))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise FileNotFoundError(f"{name} is no folder, and cannot be had from the hub: {one_line(error)}") from error
 
 
 def locate(name: str, which: Which = "best") -> str:
-    """Of a run's folder, that of its best or last checkpoint; the name itself of a folder with a model, and of what may
-    be a name on the hub."""
+    """Of a run's folder, that of its best or last checkpoint; any other name as it is. Refuses folders without a model,
+    and what cannot be a name on the hub."""
     folder = Path(name)
     checkpoint = RunFolder(folder).checkpoints.chosen(which)
     if checkpoint is not None:
@@ -225,8 +232,8 @@ def run_of(path: Path) -> Run | None:
 
 def config_of(folder: Path) -> Any:
     """Of one of our models; None of one of transformers."""
-    facts = read_json(folder / CONFIG, "config of a model")
-    with reading(folder / CONFIG, "config of a model"):
+    facts = read_object(folder / CONFIG, A_CONFIG)
+    with reading(folder / CONFIG, A_CONFIG):
         if "model_type" in facts:
             return None
         return from_json(facts, None if "type" in facts else _guessed(facts, folder))
@@ -246,7 +253,7 @@ def _guessed(facts: dict[str, Any], folder: Path) -> type:
 
 
 def _shapes(path: Path) -> dict[str, list[int]]:
-    """Of the weights in a file; of none where they cannot be read, which is told when they are needed."""
+    """Of the weights in a file; none if it cannot be read, which raises an error only when they are loaded."""
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118

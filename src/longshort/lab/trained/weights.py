@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from longshort.checksums import has_checksums
+from longshort.checksums import needs_checksums
 from longshort.lab.runs.checkpoints import WEIGHTS, check
 from longshort.lab.runs.errors import CheckpointError, one_line
 from longshort.serial import as_json
-
-UNBUILDABLE = (RuntimeError, TypeError, OverflowError, MemoryError)  # with sizes that are absurd or do not fit
 
 
 @runtime_checkable
@@ -41,22 +40,24 @@ class Described(Buildable, Protocol):
 
 
 def check_if_checkpoint(path: Path) -> None:
-    """Compares a checkpoint with its checksums; other folders have none."""
-    if has_checksums(path):
-        check(path)
+    """Compares what a model is read from with its checksums: not the state that a training goes on from. Folders other
+    than checkpoints have none."""
+    if needs_checksums(path):
+        check(path, which=lambda name: name == WEIGHTS or name.endswith((".json", ".txt")))
 
 
 def build(config: Any, checkpoint: Path | None = None) -> nn.Module:
     """The model, for weights that are to come; where there is a checkpoint that can be read as it is, from that."""
     if checkpoint is not None and isinstance(config, Described):
-        check(checkpoint)
+        check_if_checkpoint(checkpoint)
         return config.read(checkpoint)
     if not isinstance(config, Buildable) or inspect.signature(config.build).parameters:
         raise ValueError(f"model cannot be {type(config).__name__}, which is no config of a model")
     try:
         return config.build()
-    except UNBUILDABLE as error:
-        if type(error) not in UNBUILDABLE:  # a subclass says what it is about
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that are absurd, or do not fit each other
+        ours = type(config).__module__.startswith("longshort.")
+        if not ours or isinstance(error, torch.OutOfMemoryError) or "memory" in str(error):
             raise
         raise ValueError(f"model {type(config).__name__} cannot be built: {one_line(error)}") from error
 
