@@ -148,18 +148,25 @@ def _from_json(value: Any, expected: type | None = None) -> Any:
         if not isinstance(value.get("path"), str):
             raise ValueError(f"path must be a string, got {_short(value.get('path'))}")
         return Path(value["path"])
-    cls = REGISTRY.get(kind) if isinstance(kind, str) else None
+    cls = _registered_as(kind) if isinstance(kind, str) else None
     if cls is None:
         raise UnregisteredError(f"type {_short(kind)} is not registered here: {_advice(kind)}")
+    _check_names(cls, value.keys() - {"type"})
     arguments = {name: _from_json(v) for name, v in value.items() if name != "type"}
-    _check_fields(cls, arguments)
+    _check_types(cls, arguments)
     return cls(**arguments)
+
+
+def _registered_as(kind: str) -> type | None:
+    """Of a class that was registered after the file was written, the file has the module and the name."""
+    own = (cls for cls in REGISTRY.values() if f"{cls.__module__}:{cls.__qualname__}" == kind)
+    return REGISTRY.get(kind) or (None if kind.startswith("longshort.") else next(own, None))
 
 
 def _advice(kind: Any) -> str:
     name = str(kind)
     if name.startswith("jax."):
-        return "it is of a training in JAX (python -m longshort.lab.jax.train)"
+        return "it is of a training in JAX, which evaluates its best checkpoint at its end, in evaluated.json"
     if name in FORMER_NAMES.values():
         module = next(module for module, names in FORMER_MODULES.items() if name in names)
         ours = "longshort.baselines" if module.startswith("longshort.baselines") else "longshort.lab.trained"
@@ -167,14 +174,18 @@ def _advice(kind: Any) -> str:
     return "register a class of your own with longshort.serial.registered, and import its module first"
 
 
-def _check_fields(cls: type, arguments: dict[str, Any]) -> None:
-    """Raises a ValueError where they do not fit the class. Strings become paths where a path is wanted."""
+def _check_names(cls: type, names: set[str]) -> None:
+    """Raises a ValueError where they are not those of the fields."""
     fields_by_name = {f.name: f for f in fields(cls) if f.init}
-    if unknown := sorted(arguments.keys() - fields_by_name):
+    if unknown := sorted(names - fields_by_name.keys()):
         raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}: was this written by a newer version?")
     needed = (n for n, f in fields_by_name.items() if f.default is f.default_factory is dataclasses.MISSING)
-    if missing := [name for name in needed if name not in arguments]:
+    if missing := [name for name in needed if name not in names]:
         raise ValueError(f"{cls.__name__} lacks {', '.join(missing)}")
+
+
+def _check_types(cls: type, arguments: dict[str, Any]) -> None:
+    """Raises a ValueError where they do not fit the class. Strings become paths where a path is wanted."""
     try:
         hints = get_type_hints(cls)
     except NameError as error:
@@ -231,8 +242,9 @@ def reading(path: Path, what: str) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
-        kind = UnregisteredError if isinstance(error, UnregisteredError) else ValueError
-        raise kind(f"{path} is no {what}: {reason}") from None
+        if isinstance(error, UnregisteredError):
+            raise UnregisteredError(f"{path} cannot be read here: {reason}") from None
+        raise ValueError(f"{path} is no {what}: {reason}") from None
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -45,19 +45,24 @@ def old(tmp_path, monkeypatch):
 
 def sums(folder):
     weights = load_file(RunFolder(folder).checkpoints.last() / "model.safetensors")
-    return {name: t.double().sum().item() for name, t in weights.items()}
+    return {name: t.double().sum().item() for name, t in compared(weights).items()}
+
+
+def compared(weights):
+    """The gradient of a bias of row logits is 0 but for rounding, which AdamW makes large."""
+    return {name: weights[name] for name in weights if not name.endswith("rows.bias")}
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_goes_on_as_it_would_have(old, name):
     out, expected = old
-    assert sums(out / name) == pytest.approx(expected[name]["weights"], abs=1e-6)
+    assert sums(out / name) == pytest.approx(compared(expected[name]["weights"]), abs=1e-6)
     run = replace(RunFolder(out / name).run, steps=4)
     result = train(run, out, cpu=True, resume=True, console=Console(file=io.StringIO()))
     assert result.step == 4
     assert result.metrics == pytest.approx(expected[name]["resumed"]["metrics"], rel=1e-5)
     assert result.loss == pytest.approx(expected[name]["resumed"]["loss"], rel=1e-5)
-    assert sums(out / name) == pytest.approx(expected[name]["resumed"]["weights"], abs=1e-4)
+    assert sums(out / name) == pytest.approx(compared(expected[name]["resumed"]["weights"]), abs=1e-4)
     assert json.loads((out / name / "run.json").read_text())["type"] == "Run"
 
 

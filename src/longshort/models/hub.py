@@ -8,7 +8,7 @@ from typing import Any, Self
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_SINGLE_FILE
 
-from longshort.checksums import META, run_folder, verify
+from longshort.checksums import CHECKPOINTS, META, run_folder, verify
 from longshort.serial import as_json, read
 
 MOST_LAYERS = 10_000  # a config that asks for more is damaged: to build it would take hours
@@ -50,7 +50,9 @@ class OnHub(PyTorchModelHubMixin, library_name="longshort", paper_url="https://a
 def _config_file(name: str | Path, options: dict[str, Any]) -> Path:
     if Path(name).is_dir():
         if not (Path(name) / CONFIG_NAME).exists():
-            raise FileNotFoundError(f"{name} holds no model: {CONFIG_NAME} is not there")
+            checkpoints = sorted((Path(name) / CHECKPOINTS).glob("step_*"))
+            advice = f"; give a checkpoint, such as {checkpoints[-1]}" if checkpoints else ""
+            raise FileNotFoundError(f"{name} holds no model: {CONFIG_NAME} is not there{advice}")
         return Path(name) / CONFIG_NAME
     known = ("revision", "cache_dir", "force_download", "token", "local_files_only")
     return Path(hf_hub_download(str(name), CONFIG_NAME, **{k: v for k, v in options.items() if k in known}))

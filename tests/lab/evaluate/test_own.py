@@ -1,4 +1,4 @@
-"""A task and a model of one's own, once they are registered, are evaluated by the same command."""
+"""A task and a model of one's own, once they are registered, are evaluated by the function behind the command."""
 
 from dataclasses import dataclass, replace
 

@@ -299,6 +299,9 @@ def test_the_command_line(lists, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["jax.listops.full.seed0"]
     assert command_line(train.main, "train", ["text", "--brackets"]) == 1
     assert "brackets" in capsys.readouterr().err
+    without_steps = [word for word in run if word not in ("--steps", "2")]
+    assert command_line(train.main, "train", [*without_steps, "--resume"]) == 0
+    assert "was finished before" in capsys.readouterr().err
     (RunFolder(tmp_path / "jax.listops.full.seed0").checkpoints.last() / STATE).write_bytes(b"broken")
     assert command_line(train.main, "train", [*run, "--resume"]) == 1
     assert f"step_00000002 is corrupt: {STATE}" in capsys.readouterr().err.splitlines()[-1]

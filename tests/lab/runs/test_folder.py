@@ -1,5 +1,6 @@
 """One training at a time in a folder; what cannot be read there is one line that names the file, and stops the run."""
 
+import io
 import json
 import shutil
 import signal
@@ -8,12 +9,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 from apart import apart, train_or_be_refused
+from rich.console import Console
 from training import MODEL, do, language, outcome, points, same_weights, weights
 
 from longshort.lab.cli import main
 from longshort.lab.runs.folder import RunFolder
 from longshort.lab.runs.log import read_log
-from longshort.lab.train import CheckpointError, TrainingError
+from longshort.lab.train import CheckpointError, TrainingError, train
 from longshort.lab.trained import Trained
 from longshort.models import CharLM
 
@@ -301,3 +303,18 @@ def test_best_or_last(copy):
     run, out = copy
     with pytest.raises(ValueError, match=r"which.*'first'"):
         Trained.open(str(out / run.name), "first")
+
+
+def test_a_training_of_classes_that_are_not_registered_says_so(tmp_path):
+    console = Console(file=io.StringIO(), width=500)
+    train(points(steps=1), str(tmp_path), cpu=True, console=console)
+    first, *_ = console.file.getvalue().splitlines()
+    assert "points" in first and "training:" in first and "registered" in first
+    with pytest.raises(ValueError, match=r"run.json cannot be read here: .*training:"):
+        _ = RunFolder(tmp_path / "points").run
+
+
+def test_the_folder_of_a_run_is_no_model_but_its_checkpoints_are(copy):
+    run, out = copy
+    with pytest.raises(FileNotFoundError, match=r"config.json.*checkpoints.step_00000003"):
+        CharLM.from_pretrained(out / run.name)

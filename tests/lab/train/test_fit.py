@@ -489,7 +489,8 @@ def test_the_rate_follows_the_schedule_also_after_a_resume(tmp_path, monkeypatch
 def test_what_is_told(tmp_path):
     run = points(scores=(0, 0, 0, 0, 2.5, 0, 1.5), evaluate_every=4, log_every=3)
     result, printed = do(run, tmp_path)
-    progress, finish, end = printed.splitlines()
+    warning, progress, finish, end = printed.splitlines()
+    assert warning.startswith("points can be trained, but not opened later: ") and "training:" in warning
     assert progress.startswith("step 3 of 6  loss ") and "points/s" in progress and progress.endswith("left")
     assert finish.startswith("step 6 of 6  loss ") and "score 2.5000" in finish
     assert end.startswith("points: 6 steps in 0:00:00  score 1.5000, ") and str(tmp_path / "points") in end
@@ -505,7 +506,7 @@ def test_what_is_told(tmp_path):
 def test_where_the_log_is_slow_a_line_comes_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("longshort.lab.runs.log.PATIENCE", -1.0)
     _, printed = do(points(log_every=5), tmp_path)
-    assert [line.partition("  ")[0] for line in printed.splitlines()[:6]] == [f"step {i} of 6" for i in range(1, 7)]
+    assert [line.partition("  ")[0] for line in printed.splitlines()[1:7]] == [f"step {i} of 6" for i in range(1, 7)]
     assert len(read_log(tmp_path / "points")) == 3  # of steps 5 and 6, and the evaluation
 
 

@@ -45,15 +45,19 @@ class Result:
     device: str
 
 
-def train(run: Run, out: Path, *, resume: bool = False, console: Console | None = None) -> Result:
+def train(
+    run: Run, out: Path | str, *, resume: bool = False, keep_length: bool = False, console: Console | None = None
+) -> Result:
     """Train in a folder of the run's name under `out`, and evaluate the best checkpoint on the test set.
 
     resume: go on from the last checkpoint, if there is one.
+    keep_length: what goes on has the steps and the warm-up that it began with, not those of `run`.
     """
     check_run(run)
-    folder = RunFolder(out / run.name)
+    folder = RunFolder(Path(out) / run.name)
     with Stop() as stop, folder.locked():
         convert(folder, resume=resume)
+        run = folder.with_recorded_length(run) if resume and keep_length else run
         loop = JaxLoop(run, folder, resume=resume, console=console or Console(stderr=True))
         loop.go(stop)
         return loop.finish()
@@ -147,7 +151,7 @@ def main(
         attention: WINDOW,RANK, or full, local, linformer, performer
         data: for listops, the folder of the official files (generated unless given); for text, IMDb
         brackets: ListOps with closing brackets, which the paper's has not
-        steps: other than the paper's 5,000 and 20,000; the warm-up is as much shorter
+        steps: other than the paper's 5,000 and 20,000, or those a resumed run began with; with a warm-up in proportion
         batch: sequences of a step
         longest: tokens of a sequence, at most; 2,000 and 4,000 unless given
         evaluate_every: steps between evaluations on the development set; 50 and 500 unless given
@@ -160,7 +164,7 @@ def main(
         raise ValueError(f"brackets are ListOps', not those of {task}")
     usual = listops(attention, brackets, data, dtype, seed) if task == "listops" else text(attention, data, dtype, seed)
     run = resized(usual, steps=steps, batch=batch, longest=longest, evaluate_every=evaluate_every)
-    result = train(run, out, resume=resume)
+    result = train(run, out, resume=resume, keep_length=steps is None)
     print(f"test: {100 * result.test:.2f} %, at step {result.best_step:,}, the best on the development set")
     print(f"{result.folder}: {result.seconds / 60:.1f} minutes on {result.device}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -79,11 +80,20 @@ class RunFolder:
             run: Run = from_json(recorded, Run)
             return run
 
+    def with_recorded_length(self, run: Run) -> Run:
+        """The run with the steps and the warm-up that the folder records, if it records a run."""
+        if not self.record.exists():
+            return run
+        schedule = replace(run.schedule, warmup=self.run.schedule.warmup)
+        return replace(run, steps=self.run.steps, schedule=schedule)
+
     def start(self, run: Run, *, resume: bool, say: Callable[[str], None]) -> Path | None:
         """The checkpoint that a training goes on from. A folder with one is refused without `resume`, and so are
         other settings than it began with, and a run whose record could not be read back."""
-        with suppress(UnregisteredError):
+        try:
             from_json(as_json(run), Run)
+        except UnregisteredError as error:
+            say(f"{run.name} can be trained, but not opened later: {error}")
         last = self.checkpoints.last()
         if last is None:
             return None

@@ -45,7 +45,7 @@ class Result:
 
 def train(
     run: Run,
-    out: Path,
+    out: Path | str,
     *,
     resume: bool = False,
     keep_length: bool = False,
@@ -58,7 +58,7 @@ def train(
     resume: go on from the last checkpoint; what is finished is not done again, and what was not begun is begun.
     keep_length: what goes on has the steps and the warm-up that it began with, not those of `run`.
     """
-    console = console or Console(stderr=True)
+    console, out = console or Console(stderr=True), Path(out)
     for each in run.chain:
         check_task(each.task)
     folders = {each.name: RunFolder(out / each.name) for each in run.chain}
@@ -80,11 +80,7 @@ def train(
 def as_long_as_begun(run: Run, folders: Mapping[str, RunFolder]) -> Run:
     """The run, and those it starts from, with the steps and the warm-up that their folders record."""
     before = None if run.starts_from is None else as_long_as_begun(run.starts_from, folders)
-    folder = folders[run.name]
-    if not folder.record.exists():
-        return replace(run, starts_from=before)
-    schedule = replace(run.schedule, warmup=folder.run.schedule.warmup)
-    return replace(run, starts_from=before, steps=folder.run.steps, schedule=schedule)
+    return replace(folders[run.name].with_recorded_length(run), starts_from=before)
 
 
 @contextmanager
