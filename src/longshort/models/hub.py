@@ -54,8 +54,8 @@ def _config_file(name: str | Path, options: dict[str, Any]) -> Path:
             advice = f"; give a checkpoint, such as {checkpoints[-1]}" if checkpoints else ""
             raise FileNotFoundError(f"{name} holds no model: {CONFIG_NAME} is not there{advice}")
         return Path(name) / CONFIG_NAME
-    known = ("revision", "cache_dir", "force_download", "token", "local_files_only")
-    return Path(hf_hub_download(str(name), CONFIG_NAME, **{k: v for k, v in options.items() if k in known}))
+    download_options = ("revision", "cache_dir", "force_download", "token", "local_files_only")
+    return Path(hf_hub_download(str(name), CONFIG_NAME, **{k: v for k, v in options.items() if k in download_options}))
 
 
 def check_layers(count: int, name: str = "layers") -> None:

@@ -146,7 +146,7 @@ def draw_similarity(names: Sequence[str], out: Path, *, data: Path | None, count
 
 
 def draw_norms(names: Sequence[str], out: Path, *, prompt: Path | None) -> None:
-    """A given model stands in the place of the one of its kind that would be drawn without it."""
+    """Each named model replaces the untrained one of its kind."""
     check_output_file(out)
     text = Sample("Python's source", python_source()) if prompt is None else Sample(prompt.name, open_text(prompt))
     models = {label: Trained.open(name) for label, name in labels(names).items()}

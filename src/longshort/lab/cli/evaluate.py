@@ -229,7 +229,7 @@ def print_shares(name: str, shares: Mapping[str, Share], seconds: float) -> None
 
 
 def printed_metrics(shares: Mapping[str, Share]) -> list[str]:
-    """The metrics that are printed: those that have words; of a task of your own, which has none of these, all."""
+    """The metrics to print: those in WORDS, or all if there is none of them, as for a task of your own."""
     return [metric for metric in WORDS if metric in shares] or list(shares)
 
 

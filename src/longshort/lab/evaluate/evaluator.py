@@ -13,7 +13,7 @@ Progress = Callable[[str, float], Advance]  # of an evaluator's name and how muc
 
 
 class Share(NamedTuple):
-    """A sum and a count: those of all processes are added up."""
+    """A sum and a count. Both are added up over all processes."""
 
     total: float
     over: float
@@ -87,7 +87,7 @@ def evaluate(
 
 
 def means(results: Mapping[str, Mapping[str, Share]]) -> dict[str, float]:
-    """Each metric of the first evaluator; those of others have the evaluator's name before theirs."""
+    """The metrics by name. From the second evaluator on, its name is put before them."""
     first = next(iter(results), None)
     return {
         metric if name == first else f"{name} {metric}": share.mean

@@ -55,7 +55,7 @@ def scores_of(output: Any) -> Tensor:
 
 
 def in_order(lengths: Numbers, at_once: int, part: int, parts: int) -> Iterator[Numbers]:
-    """Batches of similar lengths, those of one part."""
+    """Batches of sequences of similar lengths: every `parts`-th one, from number `part` on."""
     order = np.argsort(lengths, kind="stable")
     for at in range(part * at_once, len(order), parts * at_once):
         yield order[at : at + at_once]

@@ -163,9 +163,9 @@ def panel_of_model(kind: Kind, trained: Trained, label: str, text: Sample) -> Pa
         raise ValueError(f"{trained.name} has no long-short attention, so there is nothing to compare")
     side = trained.view(model).side if trained.vision else SIDE
     converted = hasattr(model.config, "model_type")  # a model of transformers
-    given = tokens_of(trained, model, text) if converted else input_of(kind, model, text, side)
+    inputs = tokens_of(trained, model, text) if converted else input_of(kind, model, text, side)
     own = any(isinstance(layer.norm.local, nn.LayerNorm) for layer in long_short_layers(model))
-    return panel_of(kind, label, f"its own weights, made {WITH if own else WITHOUT}", model, *given)
+    return panel_of(kind, label, f"its own weights, made {WITH if own else WITHOUT}", model, *inputs)
 
 
 def panel_of(kind: Kind, title: str, weights: str, model: nn.Module, given: Tensor, words: str) -> Panel:
@@ -181,8 +181,8 @@ def tokens_of(trained: Trained, model: Any, text: Sample) -> tuple[Tensor, str]:
     """The beginning of the text in a converted model's own tokens, [1, N]."""
     longest = min(model.config.longest, LONGEST["encoder"])
     words = bytes(text.content[: PER_TOKEN * longest]).decode(errors="replace")
-    made = trained.tokenizer()(words, truncation=True, max_length=longest, return_tensors="pt")
-    return made.input_ids, f"{text.name}, {made.input_ids.shape[1]:,} tokens"
+    encoded = trained.tokenizer()(words, truncation=True, max_length=longest, return_tensors="pt")
+    return encoded.input_ids, f"{text.name}, {encoded.input_ids.shape[1]:,} tokens"
 
 
 def input_of(kind: Kind, model: Any, text: Sample, side: int) -> tuple[Tensor, str]:

@@ -25,7 +25,7 @@ NO_LABEL = -1  # of a row that only fills up a batch
 ONLY_DEFAULT = ("clip", "average", "accumulate", "precision", "compile", "graph", "starts_from")
 
 for cls in (SequenceConfig, LongShort, Full, Local, Linformer, Performer):
-    registered(f"jax.{cls.__name__}")(cls)  # the plain names are those of PyTorch's classes
+    registered(f"jax.{cls.__name__}")(cls)  # PyTorch's classes have the plain names
 
 
 @registered("jax.Labels")

@@ -51,7 +51,7 @@ def train(
     """Train in a folder of the run's name under `out`, and evaluate the best checkpoint on the test set.
 
     resume: go on from the last checkpoint, if there is one.
-    keep_length: what goes on has the steps and the warm-up that it began with, not those of `run`.
+    keep_length: resume with the recorded steps and warm-up, not those of `run`.
     """
     check_run(run)
     folder = RunFolder(Path(out) / run.name)

@@ -56,7 +56,7 @@ def train(
     """Do a run, and before it those it starts from, each in a folder of its name under `out`.
 
     resume: go on from the last checkpoint; what is finished is not done again, and what was not begun is begun.
-    keep_length: what goes on has the steps and the warm-up that it began with, not those of `run`.
+    keep_length: resume with the recorded steps and warm-up, not those of `run`.
     """
     console, out = console or Console(stderr=True), Path(out)
     for each in run.chain:

@@ -73,7 +73,7 @@ def _layer(model: nn.Module, name: str) -> nn.Module:
 
 def _not_empty(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Checkpoints by name cannot tell groups without parameters apart, so there are none."""
-    kept = [group for group in groups if group["params"]]
-    if not kept:
+    nonempty = [group for group in groups if group["params"]]
+    if not nonempty:
         raise ValueError("the model has no parameter that wants a gradient")
-    return kept
+    return nonempty
